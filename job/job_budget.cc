@@ -199,12 +199,15 @@ absl::Status CheckHeldBytes(const ResolvedJob& plan) {
                    "train.max_inflight_pushes or what the policy holds"));
 }
 
-double BytesOfRow(const TablePlan& table) {
+double FloatsOfRow(const TablePlan& table) {
   const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
   const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
   const int clock = table.eviction.kind() > Eviction::NONE ? 1 : 0;
-  const double floats = table.dim + slots + clock;
-  return (floats * static_cast<double>(sizeof(float)) + kIndexBytes) * kSlack;
+  return table.dim + slots + clock;
+}
+
+double BytesOfRow(const TablePlan& table) {
+  return (FloatsOfRow(table) * sizeof(float) + kIndexBytes) * kSlack;
 }
 
 int64_t RowsExpected(const TablePlan& table) {

@@ -34,13 +34,15 @@ int64_t HeldBytes(const ResolvedJob& plan);
 // INVALID_ARGUMENT, with the numbers and a hint, if HeldBytes is above limits.held_bytes_per_shard.
 absl::Status CheckHeldBytes(const ResolvedJob& plan);
 
-// The memory of a row of the table on a server, with optimizer slots, its place in the index, and
-// its clock if the table has eviction.
+// The values of a row of the table on a server, in floats: weights, optimizer slots, and a clock if
+// the table has eviction. A checkpoint has these and the key.
+double FloatsOfRow(const TablePlan& table);
+// The memory of such a row, with its place in the index.
 double BytesOfRow(const TablePlan& table);
 // The rows that the table is expected to have at most: expected_rows, and max_rows of LRU.
 int64_t RowsExpected(const TablePlan& table);
 
-// What a server needs at least besides its process: the bytes that policies may hold back.
+// The bytes that a server needs at least besides its process: those that policies may hold back.
 int64_t LeastServerBytes(const ResolvedJob& plan);
 
 // The part of a server's memory that is kept free for the end of a job that has filled the rest.
@@ -54,6 +56,10 @@ int64_t LeastServerBytes(const ResolvedJob& plan);
 //     sort them, as if one table had all rows.
 // At most half of `free`. 0 if the job only evaluates.
 int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves);
+
+// The ways out for a user whose rows do not fit.
+inline constexpr char kWaysToFit[] =
+    "a larger cluster.memory_per_server, more servers, table.eviction or table.admission";
 
 }  // namespace tandem::job
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "job/job_budget.h"
 #include "scheduler/failure_judge.h"
 #include "server/manifest.h"
-#include "server/memory_budget.h"
 
 namespace tandem::scheduler {
 
@@ -177,7 +177,7 @@ std::string JobCheckpoints::WithWaysOut(const std::string& reason) const {
     absl::StrAppend(&out, " (the last one failed: ", last_failure_, ")");
   }
   if (absl::StrContains(reason, "hint: ")) return out;
-  return absl::StrCat(out, "; hint: ", resumable ? "--resume with " : "", server::kWaysToFit);
+  return absl::StrCat(out, "; hint: ", resumable ? "--resume with " : "", job::kWaysToFit);
 }
 
 }  // namespace tandem::scheduler

@@ -106,10 +106,6 @@ inline size_t DefaultMemoryLimit(const HostMemory& host, int processes) {
   return static_cast<size_t>(static_cast<double>(host.total) * 0.8 / std::max(processes, 1));
 }
 
-// What a user can do about rows that do not fit.
-inline constexpr char kWaysToFit[] =
-    "a larger cluster.memory_per_server, more servers, table.eviction or table.admission";
-
 }  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_MEMORY_BUDGET_H_

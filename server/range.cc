@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/memory_full.h"
 #include "base/status_macros.h"
+#include "job/job_budget.h"
 #include "optim/fold.h"
 #include "server/limited_rows.h"
 
@@ -385,7 +386,7 @@ absl::Status NoMemoryFor(const Range& range, const absl::Status& why) {
       "table ", range.table().plan->name, ": no memory for another row of range ", range.id(),
       ", whose ", range.store().size(), " rows take ", range.store().MemoryBytes(), " bytes; ",
       why.message(), "; ",
-      IsMemoryFull(why) ? absl::StrCat("hint: ", kWaysToFit)
+      IsMemoryFull(why) ? absl::StrCat("hint: ", job::kWaysToFit)
                         : absl::StrCat(MemoryLimitHint(), "; or use fewer rows, or more servers")));
 }
 

@@ -400,7 +400,7 @@ class ShardThread {
     if (const size_t room = core_->budget()->room(); room < kLeastRoom) {
       GiveUp(absl::ResourceExhaustedError(
           absl::StrCat("no memory for copies of rows: the server uses all but ", room, " of its ",
-                       core_->budget()->limit(), " bytes; hint: ", kWaysToFit)));
+                       core_->budget()->limit(), " bytes; hint: ", job::kWaysToFit)));
       return EndIfWritten();
     }
     std::optional<ShardCheckpoint::File> file = checkpoint.Step(kBytesPerSlice);

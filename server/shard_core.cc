@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/memory_full.h"
 #include "base/status_macros.h"
+#include "job/job_budget.h"
 #include "server/limited_rows.h"
 #include "server/store_answer.h"
 
@@ -148,7 +149,7 @@ absl::Status ShardCore::OnLoaded() {
       });
   if (told_of_memory_ || !grows || !budget_->nearly_full_of_rows()) return absl::OkStatus();
   return MemoryFullError(
-      absl::StrCat(NearlyFullText(ranges_.Owned(), *budget_), "; hint: ", kWaysToFit));
+      absl::StrCat(NearlyFullText(ranges_.Owned(), *budget_), "; hint: ", job::kWaysToFit));
 }
 
 // ---- frames -----------------------------------------------------------------------------------

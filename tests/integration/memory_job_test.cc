@@ -65,42 +65,41 @@ std::unique_ptr<SmallJob> MemoryJobTest::job_;
 
 TEST_F(MemoryJobTest, AFullJobMakesACheckpointAndGoesOnWithMoreMemoryOrEviction) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const RunResult whole = RunJob(job_->Arguments("whole", Rows(512)));
+  ASSERT_TRUE(whole.ok()) << whole.DebugString();
+  // Half of the rows of a server fit, and the other half of the memory is kept free.
+  double rows = 0, used = 0;
+  for (const auto& table : whole.summary["tables"]) rows += table["memory_bytes"].get<double>();
+  for (const auto& server : whole.summary["memory"]) {
+    EXPECT_GT(server["limit_bytes"], server["used_bytes"]) << server;
+    used = std::max(used, server["used_bytes"].get<double>());
+  }
+  ASSERT_GT(rows / 2, 20e6) << "too few to tell from the rest of a process";
+  ASSERT_GT(used, rows / 2);
+  // In step, then with more memory; asynchronously, then with eviction.
   for (const std::string kind : {"BSP", "ASP"}) {
-    const Settings set = Join(Rows(512), {absl::StrCat("policy={kind: ", kind, "}")});
-    const RunResult whole = RunJob(job_->Arguments("whole-" + kind, set));
-    ASSERT_TRUE(whole.ok()) << whole.DebugString();
-    // Half of the rows of a server fit, and the other half of the memory is kept free.
-    double rows = 0, used = 0;
-    for (const auto& table : whole.summary["tables"]) rows += table["memory_bytes"].get<double>();
-    for (const auto& server : whole.summary["memory"]) {
-      EXPECT_GT(server["limit_bytes"], server["used_bytes"]) << server;
-      used = std::max(used, server["used_bytes"].get<double>());
-    }
-    ASSERT_GT(rows / 2, 20e6) << "too few to tell from the rest of a process";
-    ASSERT_GT(used, rows / 2);
-    const auto limited = [&set](double bytes) {
-      return Join(set, {absl::StrCat("cluster.memory_per_server=", static_cast<int64_t>(bytes)),
-                        "cluster.max_restarts=3"});
+    SCOPED_TRACE(kind);
+    const auto limited = [&](double bytes) {
+      return Join(Rows(512),
+                  {absl::StrCat("policy={kind: ", kind, "}"), "cluster.max_restarts=3",
+                   absl::StrCat("cluster.memory_per_server=", static_cast<int64_t>(bytes))});
     };
-    for (const std::string way : {"memory", "eviction"}) {
-      SCOPED_TRACE(kind + ", then " + way);
-      const std::string name = absl::StrCat("full-", kind, "-", way);
-      ExpectFull(name, RunJob(job_->Arguments(name, limited(used))));
-      const Settings eviction = {"table[0].eviction={kind: AT_BUDGET}",
-                                 "table[1].eviction={kind: AT_BUDGET}"};
-      const RunResult resumed = RunJob(Resumed(job_->Arguments(
-          name, way == "memory" ? limited(4 * used) : Join(limited(used), eviction))));
-      ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
-      EXPECT_EQ(resumed.summary["samples"], whole.summary["samples"]);
-      if (way == "memory") continue;
-      uint64_t evicted = 0;
-      for (const auto& table : resumed.summary["tables"]) {
-        evicted += table["row_counts"]["evicted"].get<uint64_t>();
-      }
-      EXPECT_GT(evicted, 0u);
-      for (const auto& server : resumed.summary["memory"]) {
-        EXPECT_LE(server["used_bytes"], server["limit_bytes"]) << server;
-      }
+    ExpectFull(kind, RunJob(job_->Arguments(kind, limited(used))));
+    const Settings eviction = {"table[0].eviction={kind: AT_BUDGET}",
+                               "table[1].eviction={kind: AT_BUDGET}"};
+    const bool evicts = kind == "ASP";
+    const RunResult resumed = RunJob(
+        Resumed(job_->Arguments(kind, evicts ? Join(limited(used), eviction) : limited(4 * used))));
+    ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
+    EXPECT_EQ(resumed.summary["samples"], whole.summary["samples"]);
+    if (!evicts) continue;
+    uint64_t evicted = 0;
+    for (const auto& table : resumed.summary["tables"]) {
+      evicted += table["row_counts"]["evicted"].get<uint64_t>();
+    }
+    EXPECT_GT(evicted, 0u);
+    for (const auto& server : resumed.summary["memory"]) {
+      EXPECT_LE(server["used_bytes"], server["limit_bytes"]) << server;
     }
   }
 }

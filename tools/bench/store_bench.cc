@@ -158,14 +158,6 @@ class PlainTable {
   size_t bytes_ = 0;
 };
 
-// The processor time of this thread. On an idle machine it equals wall time, since nothing here
-// waits. On a busy machine a batch is not charged for other programs that run meanwhile.
-double ThreadSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 // Million rows per second of each timed batch.
 class Measure {
  public:
@@ -281,6 +273,12 @@ class SpeedRun {
 };
 
 }  // namespace
+
+double ThreadSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) {
   const bool streams = options.stream != 0;

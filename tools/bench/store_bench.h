@@ -26,7 +26,7 @@ struct StoreBenchOptions {
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
 
-  // Of the stream.
+  // The stream.
   int64_t stream = 0;                       // distinct ids; 0: no stream
   double skew = 1.05;                       // exponent of Zipf's law
   Eviction::Kind eviction = Eviction::LRU;  // NONE, AGE or LRU
@@ -36,6 +36,10 @@ struct StoreBenchOptions {
   double report_seconds = 10;  // between two lines
   int64_t stream_batches = 0;  // ends earlier, after so many batches; 0: does not
 };
+
+// The processor time of this thread. On an idle machine it equals wall time, since nothing here
+// waits. On a busy machine a batch is not charged for other programs that run meanwhile.
+double ThreadSeconds();
 
 // Prints the machine and the settings, and then the report of the stream, or a checksum of the
 // results (the same for the same settings) and the rate of each measure in million rows per second

@@ -1,15 +1,13 @@
 #include "tools/bench/stream_run.h"
 
-#include <time.h>
-
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
@@ -17,12 +15,6 @@
 
 namespace tandem::bench {
 namespace {
-
-double SecondsOf(clockid_t clock) {
-  timespec now = {};
-  clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 // (e^x - 1) / x and log(1 + x) / x, also near 0.
 double ExpRatio(double x) { return std::abs(x) > 1e-8 ? std::expm1(x) / x : 1 + x / 2; }
@@ -102,7 +94,7 @@ StreamRun::StreamRun(const StoreBenchOptions& options, server::RangeStore::Optio
       random_(HashCombine(options.seed, 4)) {
   const auto batch = static_cast<size_t>(options.batch_keys);
   keys_.reserve(batch);
-  places_.resize(std::bit_ceil(2 * batch));
+  seen_.reserve(batch);
   gradients_.resize(batch * static_cast<size_t>(options.dim));
   Random random(HashCombine(options.seed, 3));
   for (float& g : gradients_) g = static_cast<float>(random.Normal());
@@ -111,40 +103,35 @@ StreamRun::StreamRun(const StoreBenchOptions& options, server::RangeStore::Optio
 // The distinct keys of batch_keys draws.
 void StreamRun::NextBatch() {
   keys_.clear();
-  std::fill(places_.begin(), places_.end(), 0);
-  const size_t mask = places_.size() - 1;
+  seen_.clear();
   for (int64_t i = 0; i < options_.batch_keys; ++i) {
-    // Scattered like real ids; 0 is left out.
-    const uint64_t key = HashCombine(options_.seed, static_cast<uint64_t>(ids_.Draw(&random_))) | 1;
-    size_t place = Mix64(key) & mask;
-    while (places_[place] != 0 && places_[place] != key) place = (place + 1) & mask;
-    if (places_[place] == key) continue;
-    places_[place] = key;
-    keys_.push_back(key);
+    // Scattered like real ids.
+    const uint64_t key = HashCombine(options_.seed, static_cast<uint64_t>(ids_.Draw(&random_)));
+    if (seen_.insert(key).second) keys_.push_back(key);
   }
 }
 
 absl::Status StreamRun::PushBatch() {
   const auto floats = keys_.size() * static_cast<size_t>(options_.dim);
-  const double before = SecondsOf(CLOCK_THREAD_CPUTIME_ID);
+  const double before = ThreadSeconds();
   TANDEM_RETURN_IF_ERROR(store_.Push(keys_, absl::MakeSpan(gradients_).first(floats), 0.5f));
   if (store_.limits() != nullptr) store_.limits()->Advance(++version_);
-  store_seconds_ += SecondsOf(CLOCK_THREAD_CPUTIME_ID) - before;
+  store_seconds_ += ThreadSeconds() - before;
   updates_ += keys_.size();
   return absl::OkStatus();
 }
 
 absl::Status StreamRun::Run(std::ostream& out) {
   out << "seconds    updates/s  of the store  evictions/s        rows  store MB  process MB\n";
-  const double start = began_ = SecondsOf(CLOCK_MONOTONIC);
-  double now = start;
+  const absl::Time start = began_ = MonotonicNow();
+  absl::Time now = start;
   for (int64_t batch = 0; options_.stream_batches == 0 || batch < options_.stream_batches;
        ++batch) {
     NextBatch();
     TANDEM_RETURN_IF_ERROR(PushBatch());
-    now = SecondsOf(CLOCK_MONOTONIC);
-    if (now - start >= options_.seconds) break;
-    if (now - began_ >= options_.report_seconds) Print(now - start, out);
+    now = MonotonicNow();
+    if (now - start >= absl::Seconds(options_.seconds)) break;
+    if (now - began_ >= absl::Seconds(options_.report_seconds)) Print(now - start, out);
   }
   if (updates_ > 0) Print(now - start, out);
   if (options_.eviction != Eviction::LRU || store_.size() <= options_.max_rows) {
@@ -154,14 +141,15 @@ absl::Status StreamRun::Run(std::ostream& out) {
       absl::StrCat("bench store: ", store_.size(), " rows, expected at most ", options_.max_rows));
 }
 
-void StreamRun::Print(double seconds, std::ostream& out) {
-  const double now = SecondsOf(CLOCK_MONOTONIC);
-  const double since = now - began_;
+void StreamRun::Print(absl::Duration passed, std::ostream& out) {
+  const absl::Time now = MonotonicNow();
+  const double since = absl::ToDoubleSeconds(now - began_);
   const double updates = static_cast<double>(updates_);
   const double evicted = static_cast<double>(counts_.evicted - evicted_before_);
-  out << absl::StrFormat("%7.1f %12.0f %13.0f %12.0f %11d %9.1f %11.1f\n", seconds, updates / since,
-                         updates / store_seconds_, evicted / since, store_.size(),
-                         Megabytes(arena_.resident()), Megabytes(ResidentBytes()))
+  out << absl::StrFormat("%7.1f %12.0f %13.0f %12.0f %11d %9.1f %11.1f\n",
+                         absl::ToDoubleSeconds(passed), updates / since, updates / store_seconds_,
+                         evicted / since, store_.size(), Megabytes(arena_.resident()),
+                         Megabytes(ResidentBytes()))
       << std::flush;
   updates_ = 0;
   store_seconds_ = 0;

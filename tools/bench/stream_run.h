@@ -16,7 +16,9 @@
 #include <ostream>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/random.h"
 #include "optim/optimizer.h"
 #include "server/page_arena.h"
@@ -55,7 +57,7 @@ class StreamRun {
  private:
   void NextBatch();
   absl::Status PushBatch();
-  void Print(double seconds, std::ostream& out);
+  void Print(absl::Duration passed, std::ostream& out);
 
   const StoreBenchOptions options_;
   server::PageArena arena_;
@@ -63,12 +65,14 @@ class StreamRun {
   server::RangeStore store_;
   const ZipfNumbers ids_;
   Random random_;
-  std::vector<uint64_t> keys_, places_;  // of a batch; places_: a hash table of its keys, or 0
+  std::vector<uint64_t> keys_;          // of a batch
+  absl::flat_hash_set<uint64_t> seen_;  // the same
   std::vector<float> gradients_;
   int64_t version_ = 0;
   // Since the last line.
   uint64_t updates_ = 0, evicted_before_ = 0;
-  double store_seconds_ = 0, began_ = 0;
+  double store_seconds_ = 0;
+  absl::Time began_;
 };
 
 // Refuses settings out of range. INVALID_ARGUMENT.

@@ -11,7 +11,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "job/job_budget.h"
-#include "optim/optimizer.h"
 
 namespace tandem::doctor {
 namespace {
@@ -68,12 +67,6 @@ std::string TimeText(double seconds) {
   if (seconds >= 1) return absl::StrFormat("%.3f s", seconds);
   if (seconds >= 1e-3) return absl::StrFormat("%.1f ms", seconds * 1e3);
   return absl::StrFormat("%.0f us", seconds * 1e6);
-}
-
-double RowBytes(const job::TablePlan& table) {
-  const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
-  const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
-  return (table.dim + slots) * static_cast<double>(sizeof(float));
 }
 
 uint64_t Clamp(double bytes) { return static_cast<uint64_t>(std::min(bytes, 0x1p62)); }
@@ -175,7 +168,7 @@ Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
         absl::StrCat(Bytes(Clamp(of_servers)), " needed by the servers here (tables ",
                      Bytes(needs.table_bytes), ", held back ", Bytes(needs.held_bytes),
                      "), cluster.memory_per_server allows ", Bytes(needs.servers_may_use)),
-        "a larger cluster.memory_per_server, more servers, table.eviction or table.admission");
+        job::kWaysToFit);
   }
   const char* const advice =
       "more servers on other hosts, a smaller dim, or expected_rows as they will be";
@@ -395,7 +388,7 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
     const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
     rows += expected * job::BytesOfRow(table) * share * plan.CopiesOf(table);
-    checkpoint += expected * (RowBytes(table) + sizeof(uint64_t));
+    checkpoint += expected * (job::FloatsOfRow(table) * sizeof(float) + sizeof(uint64_t));
   }
   needs.table_bytes = Clamp(rows);
   needs.servers_may_use = Clamp(static_cast<double>(cluster.memory_per_server()) * serving);

@@ -179,8 +179,8 @@ void WarnOfMemory(const job::ResolvedJob& plan, const Facts& facts, std::vector<
   out->push_back(absl::StrFormat(
       "cluster.memory_per_server allows %.0f bytes, and a server needs %.0f for rows and held "
       "updates, and %.0f for a last checkpoint: the job will fill this memory and end early; "
-      "hint: a larger cluster.memory_per_server, more servers, table.eviction or table.admission",
-      limit, bytes, kept));
+      "hint: %s",
+      limit, bytes, kept, job::kWaysToFit));
 }
 
 }  // namespace

@@ -16,9 +16,8 @@
 namespace tandem::plan {
 namespace {
 
-constexpr int kBatches = 8;         // read to count the rows that a step touches
-constexpr int64_t kSteps = 400;     // drawn from fault_injection.slow_workers, for each worker
-constexpr double kIndexBytes = 14;  // a row's key, and its share of the index
+constexpr int kBatches = 8;      // read to count the rows that a step touches
+constexpr int64_t kSteps = 400;  // drawn from fault_injection.slow_workers, for each worker
 
 absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
@@ -116,9 +115,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     out.dim = table.dim;
     out.place = table.placement;
     out.rows = table.frozen ? 0 : static_cast<double>(job::RowsExpected(table));
-    TANDEM_ASSIGN_OR_RETURN(const double slots, SlotsOf(table.optimizer, table.dim));
-    const int clock = table.eviction.kind() > Eviction::NONE ? 1 : 0;
-    out.bytes_a_row = sizeof(float) * (table.dim + slots + clock) + kIndexBytes;
+    out.bytes_a_row = job::BytesOfRow(table);
     const auto measured = assumed.rows.find(table.name);
     if (measured == assumed.rows.end() || measured->second.rows <= 0) continue;
     out.rows = measured->second.rows;

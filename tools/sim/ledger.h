@@ -79,7 +79,7 @@ class Ledger {
   const Ids& ids(uint32_t table) const { return ids_[table]; }
   // Since the start of the run; steps that were repeated count once.
   Ids IdsOfRun(uint32_t table) const;
-  // Of a row of a table with such rules.
+  // The lives of a row of a table with such rules.
   const RowLives& Lives(uint32_t table, uint64_t key) const;
 
   // The weight that the row has taken from each worker. Not for tables whose rows have lives.

@@ -405,24 +405,23 @@ std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) 
   return row;
 }
 
-server::UpdateStats SimServers::Stats(uint32_t table) const {
-  server::UpdateStats total;
+template <typename Sum>
+Sum SimServers::SumOf(uint32_t table, Sum server::TableStats::*part) const {
+  Sum sum;
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      total.Merge(shard.core->tables()[table]->stats.total);
+      sum.Merge(shard.core->tables()[table]->stats.*part);
     }
   }
-  return total;
+  return sum;
+}
+
+server::UpdateStats SimServers::Stats(uint32_t table) const {
+  return SumOf(table, &server::TableStats::total);
 }
 
 server::RowCounts SimServers::Counts(uint32_t table) const {
-  server::RowCounts total;
-  for (const Server& server : servers_) {
-    for (const Shard& shard : server.shards) {
-      total.Merge(shard.core->tables()[table]->stats.rows);
-    }
-  }
-  return total;
+  return SumOf(table, &server::TableStats::rows);
 }
 
 int64_t SimServers::Version(uint32_t table, uint64_t key) const {

@@ -68,6 +68,9 @@ class SimServers {
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
 
  private:
+  template <typename Sum>
+  Sum SumOf(uint32_t table, Sum server::TableStats::*part) const;
+
   struct Shard {
     std::unique_ptr<server::ShardCore> core;
     absl::Time heard;                                     // the time at which the last task arrives

@@ -1417,7 +1417,7 @@ TEST(JobBudgetTest, TheMemoryOfAServerMayChangeWhenARunResumes) {
   EXPECT_THAT(job::ResumeDifferences(MustResolve({}).job, more.job), ::testing::IsEmpty());
 }
 
-// What a server keeps free for a last checkpoint, and how many rows it expects.
+// The part that a server keeps free for a last checkpoint, and the rows that it expects.
 TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   constexpr int64_t kFree = int64_t{16} << 30;
   const auto of = [](const job::Overrides& set, bool saves, int64_t free = int64_t{16} << 30) {

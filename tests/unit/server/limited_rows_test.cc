@@ -799,28 +799,6 @@ TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
   EXPECT_EQ(store_->limits()->candidates(), 100) << "it has a row, or there is no older candidate";
 }
 
-// An update of a row that the load has left out is one of a new row: nothing of it comes back.
-TEST_F(LimitedStoreTest, RowsThatAreLeftOutAreNoEvictions) {
-  RowLimits limits;
-  limits.most_rows = 50;
-  Start(limits);
-  std::vector<uint64_t> keys(100);
-  std::vector<uint32_t> ages(100);
-  for (uint32_t i = 0; i < 100; ++i) {
-    keys[i] = Mix64(i);
-    ages[i] = 100 - i;
-  }
-  const std::vector<float> weights(100 * kDim, 1), slots(100 * kDim, 2);
-  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
-  keys.resize(20);
-  for (const uint64_t key : keys) EXPECT_FALSE(Has(key));
-  Update(keys, std::vector<int64_t>(keys.size(), 0));
-  EXPECT_EQ(counts_.admitted, 20u);
-  EXPECT_EQ(counts_.evicted, 20u);
-  EXPECT_EQ(counts_.to_fresh_rows, 0u);
-  EXPECT_EQ(counts_.came_back, 0u);
-}
-
 TEST_F(LimitedStoreTest, ALoadedCandidateGoesOnCounting) {
   RowLimits limits;
   limits.threshold = 3;

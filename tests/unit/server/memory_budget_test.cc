@@ -98,8 +98,8 @@ TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
   EXPECT_TRUE(budget.nearly_full()) << "their part is not for rows";
 }
 
-// What is resident and not counted belongs to the process. It may become less again, but not less
-// than at first.
+// Memory that is resident and not counted belongs to the process. The process may shrink again, but
+// not below its first size.
 TEST(MemoryBudgetTest, TheProcessIsMeasuredAgain) {
   MemoryBudget budget(/*limit=*/1000, /*process=*/100);
   ASSERT_TRUE(budget.TryTake(200));

@@ -797,28 +797,36 @@ TEST_F(ShardCoreTest, APullCreatesNoRow) {
   EXPECT_FALSE(shard_->Report().table(0).has_row_counts()) << "the table has no rule";
 }
 
-// The report of a table with rules has the counts of its ranges, and their candidates.
-TEST_F(ShardCoreTest, ReportsWhichRowsCameAndWent) {
-  plan_ = CorePlan("kind: ASP", /*workers=*/2, /*servers=*/2);
-  plan_.tables[0].admission.set_kind(Admission::COUNT);
-  plan_.tables[0].admission.set_threshold(2);
-  plan_.tables[0].eviction.set_kind(Eviction::AGE);
-  plan_.tables[0].eviction.set_versions(2);
-  map_ = CoreView(plan_, 1);
-  shard_ = NewShard(kServer0);
-  shard_->OnView(now_, map_, &effects_);
-  keys_ = KeysIn(*map_, plan_, 0, 3);
-  const auto push = [&](int64_t step, const std::vector<uint64_t>& keys) {
+// A table whose rows come and go.
+class ShardRulesTest : public ShardCoreTest {
+ protected:
+  void StartWithAge(int64_t versions, int threshold) {
+    plan_ = CorePlan("kind: ASP", /*workers=*/2, /*servers=*/2);
+    plan_.tables[0].admission.set_kind(Admission::COUNT);
+    plan_.tables[0].admission.set_threshold(threshold);
+    plan_.tables[0].eviction.set_kind(Eviction::AGE);
+    plan_.tables[0].eviction.set_versions(versions);
+    map_ = CoreView(plan_, 1);
+    shard_ = NewShard(kServer0);
+    shard_->OnView(now_, map_, &effects_);
+    keys_ = KeysIn(*map_, plan_, 0, 3);
+  }
+  void PushKeys(int64_t step, const std::vector<uint64_t>& keys) {
     FrameHeader h = Header(FrameKind::kPush, 0, step);
     h.samples = 1;
     Give(Data(h, 0, keys, std::vector<float>(2 * keys.size(), 1.0f)));
-  };
-  push(0, {keys_[0], keys_[1]});
+  }
+};
+
+// The report of a table with rules has the counts of its ranges, and their candidates.
+TEST_F(ShardRulesTest, ReportsWhichRowsCameAndWent) {
+  StartWithAge(/*versions=*/2, /*threshold=*/2);
+  PushKeys(0, {keys_[0], keys_[1]});
   Give(Pull(0, 1));
   RowReport counts = shard_->Report().table(0).row_counts();
   EXPECT_EQ(counts.candidates(), 2u);
   EXPECT_EQ(counts.refused(), 2u);
-  push(1, {keys_[0]});
+  PushKeys(1, {keys_[0]});
   Give(Pull(1, 0));
   const ShardReport report = shard_->Report();
   counts = report.table(0).row_counts();
@@ -828,8 +836,8 @@ TEST_F(ShardCoreTest, ReportsWhichRowsCameAndWent) {
   EXPECT_EQ(counts.looked_up(), 2u);
   EXPECT_EQ(counts.found(), 1u);
   EXPECT_FALSE(report.table(1).has_row_counts()) << "the dense table has no rule";
-  for (int64_t step = 2; step < 6; ++step) push(step, {keys_[2]});
-  for (int64_t step = 6; step < 8; ++step) push(step, {keys_[0], keys_[2]});
+  for (int64_t step = 2; step < 6; ++step) PushKeys(step, {keys_[2]});
+  for (int64_t step = 6; step < 8; ++step) PushKeys(step, {keys_[0], keys_[2]});
   counts = shard_->Report().table(0).row_counts();
   EXPECT_EQ(counts.admitted(), 3u);
   EXPECT_EQ(counts.evicted(), 1u);
@@ -839,20 +847,12 @@ TEST_F(ShardCoreTest, ReportsWhichRowsCameAndWent) {
 }
 
 // A row that is too old does not move. No shard erases it later, so it counts as evicted then.
-TEST_F(ShardCoreTest, AMoveEvictsRowsThatAreTooOld) {
-  plan_ = CorePlan("kind: ASP", /*workers=*/2, /*servers=*/2);
-  plan_.tables[0].eviction.set_kind(Eviction::AGE);
-  plan_.tables[0].eviction.set_versions(10);
-  map_ = CoreView(plan_, 1);
-  shard_ = NewShard(kServer0);
-  shard_->OnView(now_, map_, &effects_);
-  keys_ = KeysIn(*map_, plan_, 0, 2);
+TEST_F(ShardRulesTest, AMoveEvictsRowsThatAreTooOld) {
+  StartWithAge(/*versions=*/10, /*threshold=*/1);
   for (int64_t step = 0; step < 15; ++step) {
     std::vector<uint64_t> keys = {keys_[0]};
     if (step == 2) keys.push_back(keys_[1]);
-    FrameHeader h = Header(FrameKind::kPush, 0, step);
-    h.samples = 1;
-    Give(Data(h, 0, keys, std::vector<float>(2 * keys.size(), 1.0f)));
+    PushKeys(step, keys);
   }
   ShardReport report = shard_->Report();
   EXPECT_EQ(report.table(0).rows(), 2u) << "the sweep has not been there since version 13";
