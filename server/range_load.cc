@@ -1,5 +1,6 @@
 // Range: loading a checkpoint of another run (LoadCheckpoint), and resuming from one of the same
 // run (ResumeCheckpoint).
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -38,11 +39,37 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
   return cut;
 }
 
+Buffer Joined(const Buffer& a, const Buffer& b, BufferSource& source) {
+  Buffer both = source.Alloc(a.size() + b.size());
+  std::memcpy(both.mutable_data(), a.data(), a.size());
+  std::memcpy(both.mutable_data() + a.size(), b.data(), b.size());
+  return both;
+}
+
+// Adds a part of an update. If an earlier file had another part of it, the two become one update,
+// which counts once. Their keys differ. (Updates of another run do not count, and several of one
+// worker may have the same step.)
+void AddPart(HeldUpdate part, bool in_batches, BufferSource& source, HeldStep* step) {
+  const auto other =
+      std::find_if(step->updates.begin(), step->updates.end(), [&part](const HeldUpdate& update) {
+        return update.rank == part.rank && update.step == part.step;
+      });
+  if (other != step->updates.end() && part.version_read != kReadByAnotherRun) {
+    other->version_read = std::min(other->version_read, part.version_read);
+    other->keys = Joined(other->keys, part.keys, source);
+    other->values = Joined(other->values, part.values, source);
+  } else if (in_batches) {
+    step->updates.push_back(std::move(part));
+  } else {
+    step->Insert(std::move(part));
+  }
+}
+
 // Adds the parts of saved updates that `cut` returns to the steps of files read earlier, or to new
 // steps if this is the `first` file.
 template <typename Cut>
 void AddSteps(const HeldQueue& saved, const Cut& cut, bool first, bool in_batches,
-              HeldQueue* steps) {
+              BufferSource& source, HeldQueue* steps) {
   for (size_t i = 0; i < saved.size(); ++i) {
     HeldStep& step = first ? steps->Add() : (*steps)[i];
     step.step = saved[i].step;
@@ -50,12 +77,7 @@ void AddSteps(const HeldQueue& saved, const Cut& cut, bool first, bool in_batche
     step.contributions = saved[i].contributions;
     for (const HeldUpdate& update : saved[i].updates) {
       HeldUpdate part = cut(update);
-      if (part.keys.empty()) continue;
-      if (in_batches) {
-        step.updates.push_back(std::move(part));
-      } else {
-        step.Insert(std::move(part));
-      }
+      if (!part.keys.empty()) AddPart(std::move(part), in_batches, source, &step);
     }
   }
 }
@@ -218,8 +240,8 @@ absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {
     held_bytes_ += part.Bytes();
     return part;
   };
-  AddSteps(open, cut, !resumed_, properties_.batch > 0, &open_);
-  AddSteps(delayed, cut, !resumed_, properties_.batch > 0, &delayed_);
+  AddSteps(open, cut, !resumed_, properties_.batch > 0, source, &open_);
+  AddSteps(delayed, cut, !resumed_, properties_.batch > 0, source, &delayed_);
   return DecodeMemory(held.substr(numbers[1]), image.begin == begin_ && image.end == end_);
 }
 

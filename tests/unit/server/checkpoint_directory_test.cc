@@ -938,6 +938,23 @@ TEST_F(FixedDelayTest, TheRunGoesOnWhereItStood) {
   EXPECT_EQ(after.held_bytes(), 0u);
 }
 
+// Three files have a part of each held update. The range that takes them has one update again, and
+// counts it once.
+TEST_F(FixedDelayTest, AHeldUpdateInSeveralFilesCountsOnce) {
+  Table before(delayed_, 3), after(delayed_, 1);
+  for (int64_t step = 0; step < 4; ++step) before.Step(step, step, kKeys);
+  Checkpoint(before, 7);
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  ASSERT_EQ(saved->ResumeRanges(after.ranges(), buffers_), absl::OkStatus());
+  EXPECT_EQ(after.held_bytes(), before.held_bytes());
+  before.FinishDelayed();
+  after.FinishDelayed();
+  EXPECT_EQ(after.Rows(), before.Rows());
+  EXPECT_EQ(after.held_bytes(), 0u);
+  EXPECT_EQ(after.stats().merged, 4u);  // two steps of two workers
+}
+
 // Whatever a policy has asked to be remembered is there again: open batches, the numbers of reads,
 // rows as they were read, mean squares, step times.
 TEST_F(CheckpointDirectoryTest, WhatPoliciesRememberGoesOn) {
