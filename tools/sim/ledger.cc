@@ -29,7 +29,7 @@ void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int6
     const auto of_row = lives_.try_emplace({table, key}, &rules_[table], model_.workers(), range);
     lives = &of_row.first->second;
   }
-  updates.push_back({step, model_.Ticket(rank, step, key), range, table, norm, lives});
+  updates.push_back({step, model_.Ticket(rank, step, key), table, norm, lives});
   open_[{range, rank, step}].push_back(&updates);
 }
 
@@ -79,7 +79,8 @@ Ledger::Ids Ledger::IdsOfRun(uint32_t table) const {
   return ids;
 }
 
-absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held) {
+absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held,
+                              const RangeOf& range_of) {
   absl::Status lost;
   for (const Slice& slice : held) {
     if (slice.step < steps[static_cast<size_t>(slice.rank)]) continue;
@@ -90,18 +91,20 @@ absl::Status Ledger::ReturnTo(absl::Span<const int64_t> steps, const std::set<Sl
   open_.clear();
   std::fill(ids_.begin(), ids_.end(), Ids());
   for (auto& [row, lives] : lives_) {
-    const uint32_t range = lives.range();
+    const uint32_t range = range_of(row.first, row.second);
+    lives.set_range(range);
     lives.Cut([&](const RowLives::Part& part) {
       return part.step < steps[static_cast<size_t>(part.rank)] &&
              held.count({range, part.rank, part.step}) == 0;
     });
   }
   for (auto& [row, workers] : rows_) {
+    const uint32_t range = range_of(row.first, row.second);
     for (size_t rank = 0; rank < workers.size(); ++rank) {
       Updates& updates = workers[rank];
       while (!updates.empty() && updates.back().step >= steps[rank]) updates.pop_back();
       for (One& one : updates) {
-        const Slice slice = {one.range, static_cast<int>(rank), one.step};
+        const Slice slice = {range, static_cast<int>(rank), one.step};
         if (held.count(slice) > 0) {
           one.weight = -1;
           open_[slice].push_back(&updates);

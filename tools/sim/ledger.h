@@ -18,6 +18,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -71,8 +72,11 @@ class Ledger {
   // Returns to a checkpoint that has the steps of each worker `rank` below steps[rank]. Forgets
   // all later updates. The updates that the checkpoint holds back count as not settled. INTERNAL if
   // the checkpoint has neither applied nor held an update (it is lost), or holds a later one (it
-  // would be applied twice).
-  absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held);
+  // would be applied twice). `range_of`: the ranges in which the run continues, also those of
+  // `held`.
+  using RangeOf = std::function<uint32_t(uint32_t table, uint64_t key)>;
+  absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held,
+                        const RangeOf& range_of);
 
   const RowRules& rules(uint32_t table) const { return rules_[table]; }
   // Since the ledger was made, or has returned to a checkpoint.
@@ -103,7 +107,7 @@ class Ledger {
  private:
   struct One {
     int64_t step = 0, ticket = 0;
-    uint32_t range = 0, table = 0;
+    uint32_t table = 0;
     double norm = 0;
     RowLives* lives = nullptr;  // of the row; null: it has none
     double weight = -1;         // below 0: not settled

@@ -27,14 +27,19 @@ constexpr const char* kMoments[] = {"file", "before MANIFEST", "before LATEST",
 // Silence of this length alone must not end a job (SchedulerTimes).
 constexpr absl::Duration kHarmless = absl::Seconds(6);
 
-// The range of the first view that begins at this position of the table.
-absl::StatusOr<uint32_t> RangeOf(const std::vector<RangeInfo>& ranges, uint32_t table,
-                                 uint64_t begin) {
-  for (size_t id = 0; id < ranges.size(); ++id) {
-    if (ranges[id].table() == table && ranges[id].begin() == begin) return id;
-  }
-  return absl::InternalError(
-      absl::StrCat("the job has no range of table ", table, " from ", begin));
+// The ranges with which an attempt begins.
+absl::StatusOr<std::shared_ptr<const RangeMap>> FirstRanges(const job::ResolvedJob& plan) {
+  View view;
+  for (const RangeInfo& range : scheduler::DealRanges(plan)) *view.add_range() = range;
+  return RangeMap::FromView(view, plan.sizes());
+}
+
+// The range of a row of the ledger. Dense parameters on servers have one row there, in the range of
+// their first block. Replicas have no range.
+uint32_t RangeOf(const job::ResolvedJob& plan, const RangeMap& map, uint32_t table, uint64_t key) {
+  if (table >= plan.tables.size()) return table;
+  const uint64_t known = key == ToyModel::kDenseKey ? 0 : key;
+  return map.Find(table, Position(plan.tables[table].salt, known));
 }
 
 }  // namespace
@@ -51,7 +56,7 @@ std::string Accident::DebugString() const {
 Lives::Lives(const job::ResolvedJob& plan, Options options)
     : plan_(plan),
       options_(std::move(options)),
-      disk_(plan, options_.folder + "/model"),
+      disk_(options_.folder + "/model"),
       ledger_(std::make_shared<Ledger>(ToyModel(plan, options_.world.model))),
       random_(HashCombine(options_.world.seed, 21)) {}
 
@@ -64,6 +69,12 @@ absl::Status Lives::Run() {
 }
 
 // ---- the beginning of an attempt --------------------------------------------------------------
+
+const job::ResolvedJob& Lives::Plan() const {
+  const auto attempt = static_cast<size_t>(attempt_);
+  const std::vector<job::ResolvedJob>& later = options_.later;
+  return attempt == 0 || later.empty() ? plan_ : later[std::min(attempt, later.size()) - 1];
+}
 
 absl::Status Lives::BeginAttempt() {
   WorldOptions options = options_.world;
@@ -80,10 +91,11 @@ absl::Status Lives::BeginAttempt() {
   for (size_t rank = 0; rank < reached.size(); ++rank) {
     steps_again_ += reached[rank] - first_steps_[rank];
   }
-  disk_.Begin(attempt_, options.resume.has_value()
-                            ? std::filesystem::path(options.resume->folder).filename().string()
-                            : "");
-  TANDEM_ASSIGN_OR_RETURN(world_, World::New(plan_, options));
+  disk_.Begin(Plan(), attempt_,
+              options.resume.has_value()
+                  ? std::filesystem::path(options.resume->folder).filename().string()
+                  : "");
+  TANDEM_ASSIGN_OR_RETURN(world_, World::New(Plan(), options));
   return absl::OkStatus();
 }
 
@@ -106,7 +118,12 @@ absl::Status Lives::Resume(WorldOptions* options) {
     return absl::InternalError("OpenNewest does not report that a newer checkpoint is damaged");
   }
   first_steps_.assign(static_cast<size_t>(plan_.workers()), 0);
-  if (!saved.ok()) return ledger_->ReturnTo(first_steps_, {});
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeMap> map, FirstRanges(Plan()));
+  if (!saved.ok()) {
+    return ledger_->ReturnTo(first_steps_, {}, [&](uint32_t table, uint64_t key) {
+      return RangeOf(plan_, *map, table, key);
+    });
+  }
   ++resumes_;
   ResumeFrom& from = options->resume.emplace();
   from.folder = saved->folder();
@@ -121,13 +138,19 @@ absl::Status Lives::Resume(WorldOptions* options) {
                             worker::ResumePosition(from.record, rank, plan_.workers()));
     first_steps_[static_cast<size_t>(rank)] = start.step();
   }
-  return ReturnTo(*saved, &from);
+  TANDEM_RETURN_IF_ERROR(ReturnTo(*saved, *map, &from));
+  recuts_ += from.other_ranges ? 1 : 0;
+  return absl::OkStatus();
 }
 
-// Returns the ledger to the checkpoint, and compares its rows with the ledger.
-absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* from) {
+// Returns the ledger to the checkpoint, and compares its rows with the ledger. The ranges of the
+// checkpoint may be others than those of the attempt, in `map`.
+absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, const RangeMap& map,
+                             ResumeFrom* from) {
   HeapBufferSource buffers;
-  const std::vector<RangeInfo> ranges = scheduler::DealRanges(plan_);
+  const auto range_of = [this, &map](uint32_t table, uint64_t key) {
+    return RangeOf(plan_, map, table, key);
+  };
   std::set<Ledger::Slice> held;
   Rows rows;
   from->held.resize(plan_.tables.size());
@@ -137,16 +160,22 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
     for (const server::CheckpointFile& file : saved.manifest().files) {
       if (file.table != table.name || absl::EndsWith(file.name, ".part")) continue;
       TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.Read(file));
-      TANDEM_ASSIGN_OR_RETURN(const uint32_t range, RangeOf(ranges, table.id, image.begin));
+      const uint32_t first = map.Find(table.id, image.begin);
+      const uint32_t last = map.Find(table.id, image.end - 1);  // end 0: 2^64
+      for (uint32_t range = first; range <= last; ++range) versions[range] = image.progress.version;
+      from->other_ranges |= first != last || map.range(first).begin != image.begin ||
+                            map.range(first).end != image.end;
       server::HeldQueue queue;
       TANDEM_RETURN_IF_ERROR(server::CheckpointQueueFixture(image, buffers, &queue));
       for (size_t i = 0; i < queue.size(); ++i) {
         for (const server::HeldUpdate& update : queue[i].updates) {
-          held.insert({range, update.rank, update.step});
-          ++from->held[table.id];
+          for (const uint64_t key : update.keys.As<uint64_t>()) {
+            const uint32_t range = map.Find(table.id, Position(table.salt, key));
+            const bool added = held.insert({range, update.rank, update.step}).second;
+            from->held[table.id] += added ? 1 : 0;
+          }
         }
       }
-      versions[range] = image.progress.version;
       from->rows[table.id] += image.keys.size();
       const size_t dim = static_cast<size_t>(image.dim);
       for (size_t i = 0; i < image.keys.size(); ++i) {
@@ -161,7 +190,7 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, ResumeFrom* 
       }
     }
   }
-  const absl::Status lost = ledger_->ReturnTo(first_steps_, held);
+  const absl::Status lost = ledger_->ReturnTo(first_steps_, held, range_of);
   if (!options_.world.explain) return absl::OkStatus();  // then nothing is settled
   TANDEM_RETURN_IF_ERROR(lost);
   return CheckRows(saved, versions, &rows);
@@ -259,6 +288,10 @@ absl::StatusOr<bool> Lives::RunAttempt() {
 void Lives::Strike(const Accident& accident, EndpointId process) {
   using Kind = Accident::Kind;
   const World::Parts parts = world_->parts();
+  const int servers = parts.context.plan.server_processes();  // perhaps fewer than at first
+  if (process.role == Role::kServer && process.index >= servers && servers > 0) {
+    process = EndpointId::Shard(process.index % servers, 0);
+  }
   if (parts.scheduler.stopping()) return;  // the job is done
   if (!parts.context.processes.alive(process)) return;
   if (parts.scheduler.IsVacant(process)) return;  // it is about to be killed

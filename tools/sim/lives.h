@@ -1,6 +1,7 @@
 // A run whose processes die, in attempts, until an attempt reaches the end of the job. After a
 // death this class ends all processes and starts them again: another world (world.h) resumes from
-// the newest whole checkpoint, or begins anew if there is none. Files survive, memory does not.
+// the newest whole checkpoint, or begins anew if there is none. Files survive, memory does not. The
+// next attempt may have another number of servers, shards and key ranges.
 //
 // Each world checks its attempt. This class checks across attempts:
 //   (1) The attempt resumes from the newest whole checkpoint, never from a torn one. So workers
@@ -36,6 +37,7 @@
 #include "base/owned_fd.h"
 #include "base/random.h"
 #include "job/job.h"
+#include "proto/range_map.h"
 #include "server/checkpoint_directory.h"
 #include "tools/sim/ledger.h"
 #include "tools/sim/sim_disk.h"
@@ -73,6 +75,10 @@ class Lives {
     std::string folder;  // an empty folder on disk; receives the checkpoints
     std::vector<Accident> accidents;  // by attempt; further attempts have none
     std::vector<Accident> more;       // in the first attempt, in order of their events
+    // The plan of the second attempt, of the third and so on; the last one is also that of further
+    // attempts. Empty: all have the first plan. Only fields that may change when a run resumes
+    // differ from it.
+    std::vector<job::ResolvedJob> later;
   };
   // `plan` must outlive this.
   Lives(const job::ResolvedJob& plan, Options options);
@@ -84,6 +90,7 @@ class Lives {
   int64_t attempts() const { return attempt_ + 1; }
   int replaced() const { return replaced_; }            // workers whose new processes have trained
   int resumes() const { return resumes_; }              // attempts that began with a checkpoint
+  int recuts() const { return recuts_; }                // ... that has other key ranges
   int verdicts() const { return verdicts_; }            // attempts that the scheduler has ended
   int64_t steps_again() const { return steps_again_; }  // of all workers
   uint64_t trace_hash() const { return trace_hash_; }   // of all attempts
@@ -92,9 +99,11 @@ class Lives {
   using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;  // by (table, key)
   using Versions = std::map<uint32_t, int64_t>;                              // by range
 
+  const job::ResolvedJob& Plan() const;  // of this attempt
   absl::Status BeginAttempt();
   absl::Status Resume(WorldOptions* options);
-  absl::Status ReturnTo(const server::CheckpointReader& saved, ResumeFrom* from);
+  absl::Status ReturnTo(const server::CheckpointReader& saved, const RangeMap& map,
+                        ResumeFrom* from);
   absl::Status CheckRows(const server::CheckpointReader& saved, const Versions& versions,
                          Rows* rows);
   absl::Status CheckLives(const server::CheckpointReader& saved, const Versions& versions,
@@ -119,7 +128,7 @@ class Lives {
   bool leaves_ = false;              // it was at the end of the job, which may do without it
   absl::Duration length_;            // of its silence
   absl::Duration over_at_;           // the supervisor ends all processes
-  int resumes_ = 0, verdicts_ = 0, replaced_ = 0;
+  int resumes_ = 0, recuts_ = 0, verdicts_ = 0, replaced_ = 0;
   uint64_t trace_hash_ = 0;
   int64_t steps_again_ = 0;
 };

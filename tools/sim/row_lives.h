@@ -66,6 +66,8 @@ class RowLives {
   void Cut(const std::function<bool(const Part& part)>& stays);
 
   uint32_t range() const { return range_; }
+  // A resumed run may have its row in another range.
+  void set_range(uint32_t range) { range_ = range; }
   size_t size() const { return folds_.size(); }  // folds
   // Whether this fold (from 0) has created the row, or was refused. Requires: certain rules.
   bool Creates(size_t fold) const { return folds_[fold].born == fold; }
@@ -102,7 +104,7 @@ class RowLives {
 
   const RowRules* const rules_;
   const int workers_;
-  const uint32_t range_;
+  uint32_t range_;
   std::vector<Fold> folds_;
 };
 

@@ -91,11 +91,11 @@ absl::Status SimDisk::Commit(const std::string& folder, int64_t step, bool best,
   head.run = 0;
   head.attempt = attempt_;
   head.step = step;
-  head.keep = plan_.job.checkpoint().keep();
+  head.keep = plan_->job.checkpoint().keep();
   head.resumed_from = resumed_from_;
   head.best = best;
   head.record = record;
-  TANDEM_RETURN_IF_ERROR(server::CommitCheckpoint(In(folder), plan_, head, /*dense=*/{}));
+  TANDEM_RETURN_IF_ERROR(server::CommitCheckpoint(In(folder), *plan_, head, /*dense=*/{}));
   if (tears) {
     damaged_ = true;
     TANDEM_RETURN_IF_ERROR(Damage(In(folder), flips));

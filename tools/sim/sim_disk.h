@@ -27,12 +27,13 @@ class SimDisk final : public CheckpointFiles {
     kFlip,            // the commit is complete, but then a bit of a file is wrong
   };
 
-  // `model_folder` holds the checkpoints. `plan` must outlive this.
-  SimDisk(const job::ResolvedJob& plan, std::string model_folder)
-      : plan_(plan), folder_(std::move(model_folder)) {}
+  // `model_folder` holds the checkpoints.
+  explicit SimDisk(std::string model_folder) : folder_(std::move(model_folder)) {}
 
-  // An attempt begins from this checkpoint (a folder without its path; empty: from none).
-  void Begin(int64_t attempt, const std::string& resumed_from) {
+  // An attempt begins from this checkpoint (a folder without its path; empty: from none). `plan`
+  // must outlive the attempt.
+  void Begin(const job::ResolvedJob& plan, int64_t attempt, const std::string& resumed_from) {
+    plan_ = &plan;
     attempt_ = attempt;
     resumed_from_ = resumed_from;
   }
@@ -65,7 +66,7 @@ class SimDisk final : public CheckpointFiles {
   absl::Status Torn(const std::string& folder, const std::string& file, const std::string& bytes);
   absl::Status Damage(const std::string& folder, bool flips);
 
-  const job::ResolvedJob& plan_;
+  const job::ResolvedJob* plan_ = nullptr;
   const std::string folder_;
   int64_t attempt_ = 0;
   std::string resumed_from_;

@@ -30,6 +30,7 @@ struct ResumeFrom {
   RunRecord record;            // CheckpointReader::ReadRecord
   std::vector<uint64_t> held;  // by table: updates (worker, step, range) that it holds back
   std::vector<uint64_t> rows;  // by table
+  bool other_ranges = false;   // the checkpoint cuts some table into other ranges than the world
 };
 
 struct WorldOptions {
