@@ -1,6 +1,6 @@
 // Runs whose processes die: random jobs, in which scheduler, servers and workers crash, are stopped
-// or cut off at random events, also while an attempt begins and in the middle of a checkpoint.
-// tools/sim/lives.h lists the checks of each run. To repeat one seed:
+// or cut off at random events, also while an attempt begins and in the middle of a checkpoint. Some
+// runs resume on another number of servers. tools/sim/lives.h lists the checks of each run. To repeat one seed:
 //   TANDEM_SIM_SEEDS=1 tests/lives_test --seed=N --gtest_filter=LivesTest.SurvivesAnything
 #include "tools/sim/lives.h"
 
@@ -52,8 +52,9 @@ class Folder {
 // A job, its accidents, and the run.
 struct LivesRun {
   LivesRun(const SimJob& job, const sim::WorldOptions& options,
-           std::vector<sim::Accident> accidents, const std::vector<sim::Accident>& more = {})
-      : plan(job.Plan()), lives(plan, {options, folder.path(), accidents, more}) {
+           std::vector<sim::Accident> accidents, const std::vector<sim::Accident>& more = {},
+           const std::vector<SimJob>& later = {})
+      : plan(job.Plan()), lives(plan, {options, folder.path(), accidents, more, PlansOf(later)}) {
     status = lives.Run();
     accidents.insert(accidents.end(), more.begin(), more.end());
     EXPECT_TRUE(status.ok()) << status << "\n"
@@ -66,6 +67,11 @@ struct LivesRun {
                              << lives.world().TraceText();
   }
   bool ok() const { return status.ok(); }
+  static std::vector<job::ResolvedJob> PlansOf(const std::vector<SimJob>& jobs) {
+    std::vector<job::ResolvedJob> plans;
+    for (const SimJob& job : jobs) plans.push_back(job.Plan());
+    return plans;
+  }
 
   const Folder folder;
   const job::ResolvedJob plan;
@@ -206,11 +212,31 @@ SimJob RandomJobOfLives(Random* random) {
   return job;
 }
 
+// The jobs of the attempts after the first. For half of the seeds they have other servers, shards
+// and key ranges. Not if a policy has batches: each range has its own open batch, and then a resume
+// on other ranges may be refused (docs/CHECKPOINTS.md). Empty: all attempts have the same job.
+std::vector<SimJob> RandomLater(uint64_t seed, const SimJob& job) {
+  Random random(HashCombine(seed, 33));
+  const job::ResolvedJob plan = job.Plan();
+  const bool batches =
+      std::any_of(plan.groups.begin(), plan.groups.end(),
+                  [](const job::GroupPlan& group) { return group.properties.batch > 0; });
+  if (batches || random.Bernoulli(0.5)) return {};
+  std::vector<SimJob> later(4, job);  // as many as there are accidents at most
+  for (SimJob& one : later) {
+    one.servers = 1 + static_cast<int>(random.Uniform(3));
+    one.shards_per_server = 1 + static_cast<int>(random.Uniform(2));
+    one.ranges_per_shard = 1 + static_cast<int>(random.Uniform(3));
+  }
+  return later;
+}
+
 // In every second job rows come and go.
 TEST(LivesTest, SurvivesAnything) {
   const uint64_t count = SeedCount(200);
   server::RowCounts rows;
-  uint64_t attempts = 0, resumes = 0, verdicts = 0, again = 0, reproducible = 0;
+  uint64_t attempts = 0, resumes = 0, recuts = 0, verdicts = 0, again = 0;
+  uint64_t reproducible = 0, reproducible_recuts = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 23));
@@ -221,16 +247,19 @@ TEST(LivesTest, SurvivesAnything) {
     if (job.patience >= 0) options.evaluate = true;
     if (job.placement == "REPLICATED") options.moves_per_second = 0;
     options = WithCheckpoints(options, absl::Milliseconds(30 + 90 * random.NextDouble()));
-    LivesRun run(job, options, RandomAccidents(job.Plan(), &random));
+    LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{},
+                 RandomLater(seed, job));
     if (!run.ok()) break;  // one trace is enough to read
     attempts += static_cast<uint64_t>(run.lives.attempts());
     resumes += static_cast<uint64_t>(run.lives.resumes());
+    recuts += static_cast<uint64_t>(run.lives.recuts());
     verdicts += static_cast<uint64_t>(run.lives.verdicts());
     again += static_cast<uint64_t>(run.lives.steps_again());
     const server::RowCounts of_run = RowCountsOf(run.plan, run.lives.world());
     rows.Merge(of_run);
     if (!IsReproducible(run.plan)) continue;
     reproducible += run.lives.resumes() > 0 ? 1 : 0;
+    reproducible_recuts += run.lives.recuts() > 0 ? 1 : 0;
     const std::string difference =
         Difference(Ending(run.lives.world(), job.workers), Undisturbed(job, options));
     EXPECT_EQ(difference, "") << job.Text();
@@ -239,9 +268,11 @@ TEST(LivesTest, SurvivesAnything) {
   if (count < 100) return;
   EXPECT_GT(attempts, 2 * count);  // else the accidents were not there
   EXPECT_GT(resumes, count / 2);
+  EXPECT_GT(recuts, count / 10);
   EXPECT_GT(verdicts, count / 3);
   EXPECT_GT(again, count);
   EXPECT_GT(reproducible, count / 16);
+  EXPECT_GT(reproducible_recuts, count / 100);
   EXPECT_GT(rows.admitted, count / 2);
   EXPECT_GT(rows.evicted, count / 10);
 }
@@ -303,7 +334,6 @@ class SynchronousLivesTest : public testing::Test {
     return {Kind::kCrash, EndpointId(), 0, absl::ZeroDuration(), moment, number};
   }
 
- private:
   Case cases_[2];
 };
 
@@ -322,6 +352,33 @@ TEST_F(SynchronousLivesTest, EachProcessMayDieWhileTheRunResumes) {
     Expect({At(Kind::kCrash, EndpointId::Worker(1), kTrains), At(Kind::kCrash, process, kBegins),
             At(Kind::kCrash, process, kLoads), At(Kind::kCrash, process, 150)},
            4);
+  }
+}
+
+// On fewer and on more servers, with other key ranges, it is still the same run. A fixed delay also
+// holds updates, which are cut anew. In table "b" rows come and go by AGE.
+TEST_F(SynchronousLivesTest, ARunMayResumeOnOtherServers) {
+  for (const char* policy : {"kind: BSP", "kind: FIXED_DELAY delay: 2"}) {
+    for (Case& one : cases_) {
+      one.job.policy = policy;
+      const Ending undisturbed = Undisturbed(one.job, one.options);
+      SimJob few = one.job, many = one.job;
+      few.servers = few.ranges_per_shard = 1;
+      many.servers = 3;
+      many.shards_per_server = 2;
+      const std::vector<SimJob> orders[] = {{few, many}, {many, few}};
+      for (const std::vector<SimJob>& later : orders) {
+        SCOPED_TRACE(later[0].Text());
+        LivesRun run(one.job, one.options,
+                     {At(Kind::kCrash, EndpointId::Worker(1), kTrains),
+                      At(Kind::kCrash, EndpointId::Shard(1, 0), 150)},
+                     /*more=*/{}, later);
+        ASSERT_TRUE(run.ok());
+        EXPECT_EQ(run.lives.attempts(), 3);
+        EXPECT_EQ(run.lives.recuts(), 2);
+        EXPECT_EQ(Difference(Ending(run.lives.world(), one.job.workers), undisturbed), "");
+      }
+    }
   }
 }
 
