@@ -695,7 +695,8 @@ TEST(LivesTest, TheSameSeedIsTheSameRun) {
       if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
       const sim::WorldOptions options =
           WithCheckpoints(RandomWorld(job, seed, &random), absl::Milliseconds(30));
-      LivesRun run(job, options, RandomAccidents(job.Plan(), &random));
+      LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{},
+                   RandomLater(seed, job));
       ASSERT_TRUE(run.ok()) << "seed " << seed;
       h = run.lives.trace_hash();
     }
