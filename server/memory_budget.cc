@@ -29,6 +29,13 @@ int64_t MemoryBudget::AboveMargin() const {
   return free + std::min(for_copies_, std::max<int64_t>(copies, copies_)) - margin_;
 }
 
+// What is counted besides copies. The larger number of copies counts, as in AboveMargin.
+int64_t MemoryBudget::WithoutCopies() const {
+  const int64_t copies = copies_;
+  const int64_t counted = counted_;
+  return counted - std::max<int64_t>(copies, copies_);
+}
+
 void MemoryBudget::Measure() {
   const int64_t counted = counted_;
   OnResident(ResidentBytes(), counted);

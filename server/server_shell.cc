@@ -684,6 +684,7 @@ class Server {
     load.resume = view.resume();
     load.only = {view.only_table().begin(), view.only_table().end()};
     load.shards = options_.plan.shards_per_server();
+    load.budget = budget_.get();
     const auto open = [checkpoint = options_.checkpoint, path = view.init_from()] {
       return checkpoint->Open(path);
     };
