@@ -15,8 +15,9 @@
 // below the margin, so an arena never refuses memory because of them. If other rows take the
 // margin, the job makes its last checkpoint and ends (nearly_full). At the limit an arena refuses
 // memory, and the shard fails. A part of the margin is for copies, and copies of any checkpoint may
-// use it. So a checkpoint neither ends a job nor makes rows give way, and a run that resumes has
-// room for about as many rows as the run before.
+// use it. So a checkpoint makes no row give way, and a run that resumes has room for about as many
+// rows as the run before. If rows change so fast while a checkpoint is written that their copies
+// need more, the checkpoint gives up (copies_crowd). Copies never end a job.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_SERVER_MEMORY_BUDGET_H_
@@ -84,13 +85,18 @@ class MemoryBudget {
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
-  // True if rows have taken a part of the margin.
-  bool nearly_full() const { return AboveMargin() < 0; }
-  // The same without copies, and with the process as it was at first: without what shards need
-  // meanwhile to load a checkpoint.
+  // True if rows have taken a part of the margin. Copies do not count, because they go again.
+  bool nearly_full() const { return process_ + WithoutCopies() > limit_ - margin_; }
+  // The same with the process as it was at first: without what shards need meanwhile to load a
+  // checkpoint.
   bool nearly_full_of_rows() const { return least_process_ + WithoutCopies() > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
+  // True if copies need more than their part, and have taken half of the rest of the margin. A
+  // checkpoint that may fail then gives up.
+  bool copies_crowd() const {
+    return copies_ > for_copies_ && static_cast<int64_t>(room()) < (margin_ - for_copies_) / 2;
+  }
   // Whether a shard may copy a range while the one before is written.
   bool MayCopyAhead() const { return static_cast<int64_t>(room()) >= margin_; }
 
