@@ -4,10 +4,10 @@
 
 namespace tandem::server {
 
-bool MemoryBudget::TryTake(size_t bytes, size_t soon_free) {
+bool MemoryBudget::TryTake(size_t bytes) {
   const auto more = static_cast<int64_t>(bytes);
   const int64_t counted = counted_.fetch_add(more) + more;
-  if (process_ + counted - static_cast<int64_t>(soon_free) <= limit_) return true;
+  if (process_ + counted <= limit_) return true;
   counted_.fetch_sub(more);
   return false;
 }

@@ -55,8 +55,7 @@ class MemoryBudget {
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // Counts memory for rows. False: the sum would exceed the limit, and nothing has changed.
-  // `soon_free`: bytes that the caller gives back before it has written as many new ones.
-  bool TryTake(size_t bytes, size_t soon_free = 0);
+  bool TryTake(size_t bytes);
   void Give(size_t bytes) { counted_.fetch_sub(static_cast<int64_t>(bytes)); }
 
   // An amount that changes and cannot be refused. Thread safety: one thread at a time.
