@@ -4,12 +4,14 @@
 
 namespace tandem::server {
 
+// A refusal adds nothing, not even for a moment: another shard could be refused because of it.
 bool MemoryBudget::TryTake(size_t bytes) {
   const auto more = static_cast<int64_t>(bytes);
-  const int64_t counted = counted_.fetch_add(more) + more;
-  if (process_ + counted <= limit_) return true;
-  counted_.fetch_sub(more);
-  return false;
+  int64_t counted = counted_;
+  do {
+    if (process_ + counted + more > limit_) return false;
+  } while (!counted_.compare_exchange_weak(counted, counted + more));
+  return true;
 }
 
 void MemoryBudget::Part::Set(size_t bytes) {

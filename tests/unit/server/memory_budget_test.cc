@@ -137,6 +137,27 @@ TEST(MemoryBudgetTest, ThreadsNeverExceedTheLimitTogether) {
   EXPECT_EQ(budget.used(), 0u);
 }
 
+// What one thread asks for in vain takes nothing from the others, not even for a moment.
+TEST(MemoryBudgetTest, ARefusalTakesNothingFromOthers) {
+  constexpr int kTries = 1'000'000;
+  MemoryBudget budget(/*limit=*/1000);
+  std::atomic<bool> done{false};
+  std::thread greedy([&] {
+    while (!done) EXPECT_FALSE(budget.TryTake(2000));
+  });
+  int refused = 0;
+  for (int i = 0; i < kTries; ++i) {
+    if (budget.TryTake(300)) {
+      budget.Give(300);
+    } else {
+      ++refused;
+    }
+  }
+  done = true;
+  greedy.join();
+  EXPECT_EQ(refused, 0);
+}
+
 // A store that grows to a gigabyte of counted pages, and a copy of its rows: the sum is what the
 // system says, within 64 MB.
 TEST(MemoryBudgetTest, CountsWhatTheSystemSays) {
