@@ -199,15 +199,17 @@ absl::Status CheckHeldBytes(const ResolvedJob& plan) {
                    "train.max_inflight_pushes or what the policy holds"));
 }
 
-double FloatsOfRow(const TablePlan& table) {
+double FloatsOfRow(const ResolvedJob& plan, const TablePlan& table) {
   const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
   const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
   const int clock = table.eviction.kind() > Eviction::NONE ? 1 : 0;
-  return table.dim + slots + clock;
+  const bool trains = !table.frozen && !table.store;
+  const bool squares = trains && plan.groups[table.group].properties.mean_square_decay > 0;
+  return table.dim + slots + clock + (squares ? table.dim : 0);
 }
 
-double BytesOfRow(const TablePlan& table) {
-  return (FloatsOfRow(table) * sizeof(float) + kIndexBytes) * kSlack;
+double BytesOfRow(const ResolvedJob& plan, const TablePlan& table) {
+  return (FloatsOfRow(plan, table) * sizeof(float) + kIndexBytes) * kSlack;
 }
 
 int64_t RowsExpected(const TablePlan& table) {
@@ -232,7 +234,7 @@ int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves) {
       const TablePlan& table = plan.tables[id];
       if (table.dense) continue;  // all of its rows exist before the first step
       const int servers = plan.HoldersOf(table).count / plan.CopiesOf(table);
-      bytes += pushes * BytesOfRow(table) *
+      bytes += pushes * BytesOfRow(plan, table) *
                MostOnOneShard(static_cast<double>(MostRows(plan, table)), servers);
     }
   }

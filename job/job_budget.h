@@ -34,11 +34,11 @@ int64_t HeldBytes(const ResolvedJob& plan);
 // INVALID_ARGUMENT, with the numbers and a hint, if HeldBytes is above limits.held_bytes_per_shard.
 absl::Status CheckHeldBytes(const ResolvedJob& plan);
 
-// The values of a row of the table on a server, in floats: weights, optimizer slots, and a clock if
-// the table has eviction. A checkpoint has these and the key.
-double FloatsOfRow(const TablePlan& table);
+// The values of a row of the table on a server, in floats: weights, optimizer slots, a clock if the
+// table has eviction, and the mean squares of DC_ASGD. A checkpoint has these and the key.
+double FloatsOfRow(const ResolvedJob& plan, const TablePlan& table);
 // The memory of such a row, with its place in the index.
-double BytesOfRow(const TablePlan& table);
+double BytesOfRow(const ResolvedJob& plan, const TablePlan& table);
 // The rows that the table is expected to have at most: expected_rows, and max_rows of LRU.
 int64_t RowsExpected(const TablePlan& table);
 

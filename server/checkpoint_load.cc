@@ -26,6 +26,21 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
+// A file in memory, with its bytes in the budget.
+struct CountedImage {
+  explicit CountedImage(MemoryBudget* budget) : bytes(budget, /*copies=*/true) {}
+
+  MemoryBudget::Part bytes;  // counts until the image is free
+  RangeImage image;
+};
+
+size_t MemoryOf(const RangeImage& image) {
+  return image.keys.capacity() * sizeof(uint64_t) +
+         (image.weights.capacity() + image.slots.capacity()) * sizeof(float) +
+         image.ages.capacity() * sizeof(uint32_t) +
+         image.candidates.capacity() * sizeof(Candidate) + image.held.capacity();
+}
+
 // If another optimizer wrote the image, replaces the slots by initial values, because slots have a
 // meaning only for their own optimizer.
 void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
@@ -190,7 +205,11 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t f
 
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
     size_t file, const TableContext& table) const {
-  TANDEM_ASSIGN_OR_RETURN(RangeImage image, saved_->Read(saved_->manifest().files[file]));
+  const CheckpointFile& facts = saved_->manifest().files[file];
+  const auto counted = std::make_shared<CountedImage>(options_.budget);
+  RangeImage& image = counted->image;
+  counted->bytes.Set(2 * facts.bytes);  // the file is decoded while its bytes are in memory
+  TANDEM_ASSIGN_OR_RETURN(image, saved_->Read(facts));
   if (!options_.resume) {
     if (saved_->manifest().best) image.held.clear();
     if (table.plan->dense) {  // a worker assigns the rows
@@ -200,7 +219,8 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
     }
     StartSlotsAfresh(*table.optimizer, &image);
   }
-  return std::make_shared<const RangeImage>(std::move(image));
+  counted->bytes.Set(MemoryOf(image));
+  return std::shared_ptr<const RangeImage>(counted, &image);
 }
 
 // ---- filling ranges ---------------------------------------------------------------------------

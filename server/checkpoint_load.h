@@ -5,6 +5,7 @@
 // first shard that needs a file reads it, and shards that need different files read them at the
 // same time. A file stays in memory until every shard that needs it has taken it. To bound the
 // memory, a shard that is ahead of others waits while two such files for each shard are in memory.
+// The budget of the process counts them as copies of rows, so no row gives way for them.
 //
 // A load begins a new run or resumes the run that wrote the checkpoint:
 //   - A new run gets the rows, and the steps that a fixed delay held back. Rows of dense tables are
@@ -38,6 +39,7 @@
 #include "job/job.h"
 #include "proto/range_map.h"
 #include "server/checkpoint_directory.h"
+#include "server/memory_budget.h"
 #include "server/range.h"
 
 namespace tandem::server {
@@ -48,6 +50,7 @@ class CheckpointLoad {
     bool resume = false;
     std::vector<std::string> only;  // a new run: load these tables only; empty: all
     int shards = 1;
+    MemoryBudget* budget = nullptr;  // counts files in memory; outlives the load. Null: not counted
   };
   // A range that `shard` will load. The plan of the table outlives the load.
   struct Wanted {

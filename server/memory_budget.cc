@@ -4,12 +4,14 @@
 
 namespace tandem::server {
 
-bool MemoryBudget::TryTake(size_t bytes, size_t soon_free) {
+// A refusal adds nothing, not even for a moment: another shard could be refused because of it.
+bool MemoryBudget::TryTake(size_t bytes) {
   const auto more = static_cast<int64_t>(bytes);
-  const int64_t counted = counted_.fetch_add(more) + more;
-  if (process_ + counted - static_cast<int64_t>(soon_free) <= limit_) return true;
-  counted_.fetch_sub(more);
-  return false;
+  int64_t counted = counted_;
+  do {
+    if (process_ + counted + more > limit_) return false;
+  } while (!counted_.compare_exchange_weak(counted, counted + more));
+  return true;
 }
 
 void MemoryBudget::Part::Set(size_t bytes) {
@@ -27,6 +29,13 @@ int64_t MemoryBudget::AboveMargin() const {
   const int64_t copies = copies_;
   const auto free = static_cast<int64_t>(room());
   return free + std::min(for_copies_, std::max<int64_t>(copies, copies_)) - margin_;
+}
+
+// What is counted besides copies. The larger number of copies counts, as in AboveMargin.
+int64_t MemoryBudget::WithoutCopies() const {
+  const int64_t copies = copies_;
+  const int64_t counted = counted_;
+  return counted - std::max<int64_t>(copies, copies_);
 }
 
 void MemoryBudget::Measure() {

@@ -4,8 +4,9 @@
 //                              time, and again at each tick: what is resident and not counted
 //                              below belongs to it, for example frames in queues
 //   rows                       pages of the arenas (page_arena.h): rows, slots, index, clocks
-//   held updates, copies       updates that policies hold, rows as they were read, and copies of
-//                              rows for checkpoints, as they are
+//   held updates, copies       updates that policies hold, rows as they were read, copies of rows
+//                              for checkpoints, and files of a checkpoint that shards load, as
+//                              they are
 // So the process never has more resident memory than used(), except for what it takes between two
 // ticks besides rows, held updates and copies.
 //
@@ -14,7 +15,9 @@
 // below the margin, so an arena never refuses memory because of them. If other rows take the
 // margin, the job makes its last checkpoint and ends (nearly_full). At the limit an arena refuses
 // memory, and the shard fails. A part of the margin is for copies, and copies of any checkpoint may
-// use it. So a checkpoint neither ends a job nor makes rows give way.
+// use it. So a checkpoint makes no row give way, and a run that resumes has room for about as many
+// rows as the run before. If rows change so fast while a checkpoint is written that their copies
+// need more, the checkpoint gives up (copies_crowd). Copies never end a job.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_SERVER_MEMORY_BUDGET_H_
@@ -52,14 +55,14 @@ class MemoryBudget {
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
   // Counts memory for rows. False: the sum would exceed the limit, and nothing has changed.
-  // `soon_free`: bytes that the caller gives back before it has written as many new ones.
-  bool TryTake(size_t bytes, size_t soon_free = 0);
+  bool TryTake(size_t bytes);
   void Give(size_t bytes) { counted_.fetch_sub(static_cast<int64_t>(bytes)); }
 
   // An amount that changes and cannot be refused. Thread safety: one thread at a time.
   class Part {
    public:
-    // `budget` outlives this object, or is null. `copies`: it is of copies for a checkpoint.
+    // `budget` outlives this object, or is null. `copies`: of rows for a checkpoint, or of files of
+    // a checkpoint.
     explicit Part(MemoryBudget* budget, bool copies = false) : budget_(budget), copies_(copies) {}
     ~Part() { Set(0); }
     Part(const Part&) = delete;
@@ -81,17 +84,24 @@ class MemoryBudget {
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
-  // True if rows have taken a part of the margin.
-  bool nearly_full() const { return AboveMargin() < 0; }
-  // The same, with the process as it was at first: without the files that shards read meanwhile.
-  bool nearly_full_of_rows() const { return least_process_ + counted_ > limit_ - margin_; }
+  // True if rows have taken a part of the margin. Copies do not count, because they go again.
+  bool nearly_full() const { return process_ + WithoutCopies() > limit_ - margin_; }
+  // The same with the process as it was at first: without what shards need meanwhile to load a
+  // checkpoint.
+  bool nearly_full_of_rows() const { return least_process_ + WithoutCopies() > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
+  // True if copies need more than their part, and have taken half of the rest of the margin. A
+  // checkpoint that may fail then gives up.
+  bool copies_crowd() const {
+    return copies_ > for_copies_ && static_cast<int64_t>(room()) < (margin_ - for_copies_) / 2;
+  }
   // Whether a shard may copy a range while the one before is written.
   bool MayCopyAhead() const { return static_cast<int64_t>(room()) >= margin_; }
 
  private:
   int64_t AboveMargin() const;
+  int64_t WithoutCopies() const;
 
   const int64_t limit_, margin_, slack_, for_copies_, least_process_;
   std::atomic<int64_t> process_;

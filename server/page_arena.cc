@@ -198,12 +198,14 @@ void PageArena::Give(Pages pages, char* block, size_t bytes) {
 }
 
 absl::Status PageArena::Count(size_t bytes, size_t soon_free) {
-  if (budget_ != nullptr && !budget_->TryTake(bytes, std::min(soon_free, resident_))) {
+  soon_free = std::min({soon_free, bytes, resident_ - twice_});
+  if (budget_ != nullptr && !budget_->TryTake(bytes - soon_free)) {
     return MemoryFullError(absl::StrCat("the rows of this shard take ", resident_,
                                         " bytes and need ", bytes, " more: the server uses ",
                                         budget_->used(), " of ", budget_->limit(), " bytes"));
   }
   resident_ += bytes;
+  twice_ += soon_free;
   return absl::OkStatus();
 }
 
@@ -214,7 +216,9 @@ void PageArena::Discard(char* at, size_t bytes) {
   if (madvise(at, bytes, MADV_DONTNEED) != 0) std::memset(at, 0, bytes);
   TANDEM_CHECK(resident_ >= bytes);
   resident_ -= bytes;
-  if (budget_ != nullptr) budget_->Give(bytes);
+  const size_t twice = std::min(twice_, bytes);
+  twice_ -= twice;
+  if (budget_ != nullptr) budget_->Give(bytes - twice);
 }
 
 // A region has all blocks free. Huge pages begin at multiples of their size, so their mapping is

@@ -412,13 +412,19 @@ class ShardThread {
   // a checkpoint that needs too much of this memory ends.
   void CheckMemory() {
     if (checkpoint_ == nullptr || !checkpoint_->may_fail || checkpoint_->copied()) return;
+    const MemoryBudget& budget = *core_->budget();
     const size_t bytes = checkpoint_->copying->set_aside_bytes();
     const int64_t most = options_.plan.job.limits().held_bytes_per_shard();
-    if (bytes <= static_cast<size_t>(most)) return;
-    GiveUp(absl::ResourceExhaustedError(
-        absl::StrCat("shard ", shard_, ": rows that changed before their slice was copied need ",
-                     bytes, " bytes of memory, limits.held_bytes_per_shard allows ", most,
-                     "; hint: use a faster disk, or raise the limit")));
+    const bool too_many = bytes > static_cast<size_t>(most);
+    if (!too_many && !budget.copies_crowd()) return;
+    GiveUp(absl::ResourceExhaustedError(absl::StrCat(
+        "shard ", shard_, ": rows that changed before their slice was copied need ", bytes,
+        " bytes of memory, ",
+        too_many ? absl::StrCat("limits.held_bytes_per_shard allows ", most)
+                 : absl::StrCat("and copies leave too little for rows: the server uses ",
+                                budget.used(), " of ", budget.limit(), " bytes"),
+        "; hint: use a faster disk, or raise ",
+        too_many ? "the limit" : "cluster.memory_per_server")));
     EndIfWritten();
   }
 
@@ -684,6 +690,7 @@ class Server {
     load.resume = view.resume();
     load.only = {view.only_table().begin(), view.only_table().end()};
     load.shards = options_.plan.shards_per_server();
+    load.budget = budget_.get();
     const auto open = [checkpoint = options_.checkpoint, path = view.init_from()] {
       return checkpoint->Open(path);
     };

@@ -118,8 +118,8 @@ void ShardCore::Give(ShardEffects* effects) {
   WatchMemory(effects);
 }
 
-// Only rows that grow end the job. Rows that stay, or that make room for each other, may use memory
-// in the margin if the process has begun to need more for something else.
+// Only rows that grow end the job, and not their copies. Rows that stay, or that make room for each
+// other, may use memory in the margin if the process has begun to need more for something else.
 void ShardCore::WatchMemory(ShardEffects* effects) {
   held_.Set(ranges_.held_bytes());
   const bool grows = arena_.resident() > last_resident_;

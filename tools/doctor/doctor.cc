@@ -387,8 +387,8 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
     const bool on_workers = table.placement != Table::SERVERS;
     const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
-    rows += expected * job::BytesOfRow(table) * share * plan.CopiesOf(table);
-    checkpoint += expected * (job::FloatsOfRow(table) * sizeof(float) + sizeof(uint64_t));
+    rows += expected * job::BytesOfRow(plan, table) * share * plan.CopiesOf(table);
+    checkpoint += expected * (job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t));
   }
   needs.table_bytes = Clamp(rows);
   needs.servers_may_use = Clamp(static_cast<double>(cluster.memory_per_server()) * serving);

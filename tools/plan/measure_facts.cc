@@ -115,7 +115,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     out.dim = table.dim;
     out.place = table.placement;
     out.rows = table.frozen ? 0 : static_cast<double>(job::RowsExpected(table));
-    out.bytes_a_row = job::BytesOfRow(table);
+    out.bytes_a_row = job::BytesOfRow(plan, table);
     const auto measured = assumed.rows.find(table.name);
     if (measured == assumed.rows.end() || measured->second.rows <= 0) continue;
     out.rows = measured->second.rows;

@@ -1435,13 +1435,17 @@ TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   evaluates.job.mutable_train()->set_evaluate_only(true);
   EXPECT_EQ(job::EndingBytes(evaluates, kFree, true), 0);
 
-  job::TablePlan table = MustResolve({{"table[0].expected_rows", "100"}}).tables[0];
+  job::ResolvedJob plan = MustResolve({{"table[0].expected_rows", "100"}});
+  job::TablePlan& table = plan.tables[0];
   EXPECT_EQ(job::RowsExpected(table), 100);
-  const double row = job::BytesOfRow(table);
+  const double row = job::BytesOfRow(plan, table);
+  plan.groups[table.group].properties.mean_square_decay = 0.9;
+  EXPECT_NEAR(job::BytesOfRow(plan, table) - row, 4.2 * table.dim, 0.1) << "its mean squares";
+  plan.groups[table.group].properties.mean_square_decay = 0;
   table.eviction.set_kind(Eviction::LRU);
   table.eviction.set_max_rows(40);
   EXPECT_EQ(job::RowsExpected(table), 40);
-  EXPECT_NEAR(job::BytesOfRow(table) - row, 4, 0.5) << "its clock";
+  EXPECT_NEAR(job::BytesOfRow(plan, table) - row, 4, 0.5) << "its clock";
 }
 
 // Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.

@@ -11,10 +11,12 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -56,10 +58,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Table "a" of a plan (or the dense one), cut into near-equal ranges. `arena`: null: each has one.
+// `may_grow`: that of the table's context.
 class Table {
  public:
   Table(const job::ResolvedJob& plan, int ranges, size_t table = 0,
-        server::PageArena* arena = nullptr)
+        server::PageArena* arena = nullptr, std::function<bool(size_t)> may_grow = nullptr)
       : workers_(plan.workers()) {
     policy_ = *policies::NewUpdatePolicy(plan.groups[plan.tables[table].group].policy, workers_);
     optimizer_ = *optim::NewRowOptimizer(plan.tables[table].optimizer);
@@ -68,6 +71,7 @@ class Table {
     context_.policy = policy_.get();
     context_.workers = workers_;
     context_.arena = arena;
+    context_.may_grow = std::move(may_grow);
     const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
     for (int r = 0; r < ranges; ++r) {
       ranges_.push_back(std::make_unique<server::Range>(
@@ -735,6 +739,52 @@ class LoadOfShards {
 
 server::CheckpointLoad::Opener OpenerOf(server::SharedCheckpoint* shared, const std::string& path) {
   return [shared, path] { return shared->Open(path); };
+}
+
+// Rows that fill the memory up to the margin fit again when the run resumes. The files that are in
+// memory meanwhile use the part of the margin that is for copies, and make no row give way.
+TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
+  plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
+  constexpr int kRanges = 4;
+  Table table(plan_, kRanges);
+  table.Fill(60'000, 1.5f);
+  Checkpoint(table, 7);
+  size_t rows = 0;  // their memory
+  {
+    server::PageArena arena;
+    Table into(plan_, kRanges, /*table=*/0, &arena);
+    ASSERT_EQ(Load(folder_, &into), absl::OkStatus());
+    rows = arena.resident();
+  }
+  server::SharedCheckpoint shared;
+  std::vector<server::CheckpointLoad::Wanted> wanted;
+  for (const server::Range* const range : table.ranges()) {
+    wanted.push_back({&plan_.tables[0], range->begin(), range->end(), /*shard=*/0});
+  }
+  size_t file = ~size_t{0};  // bytes of the smallest
+  for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
+    if (facts.table == "a") file = std::min<size_t>(file, facts.bytes);
+  }
+  const size_t more = file / 4;  // the index asks for a little more than it takes in the end
+  ASSERT_GT(more, size_t{32} << 10);
+  const size_t margin = 4 * file;
+  server::MemoryBudget budget(rows + more + margin, /*process=*/0, margin, /*slack=*/0,
+                              /*for_copies=*/2 * file);
+  {
+    server::PageArena arena(&budget);
+    const auto may_grow = [&](size_t bytes) {
+      budget.OnResident(arena.resident() + file);  // as the server measures it again and again
+      return budget.MayGrow(bytes);
+    };
+    Table into(plan_, kRanges, /*table=*/0, &arena, may_grow);
+    server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, 1, &budget},
+                                wanted);
+    ASSERT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
+    EXPECT_EQ(into.Rows(), table.Rows());
+    EXPECT_FALSE(budget.nearly_full_of_rows());
+    budget.OnResident(arena.resident());
+    EXPECT_EQ(budget.used(), arena.resident()) << "the files are gone";
+  }
 }
 
 // Several shards of one process need rows of the same files, because the ranges are cut anew. The

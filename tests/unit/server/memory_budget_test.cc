@@ -33,8 +33,6 @@ TEST(MemoryBudgetTest, RefusesWhatExceedsTheLimit) {
   EXPECT_TRUE(budget.TryTake(70));
   EXPECT_FALSE(budget.TryTake(1));
   EXPECT_EQ(budget.used(), 100u) << "a refusal changes nothing";
-  EXPECT_TRUE(budget.TryTake(10, /*soon_free=*/10));
-  budget.Give(10);
   budget.Give(70);
   EXPECT_EQ(budget.room(), 70u);
 }
@@ -69,8 +67,8 @@ TEST(MemoryBudgetTest, TheMarginIsNotForRowsThatGiveWay) {
   EXPECT_FALSE(budget.TryTake(1));
 }
 
-// A checkpoint whose copies take no more than their part of the margin neither ends a job nor makes
-// rows give way.
+// A checkpoint whose copies take no more than their part of the margin makes no row give way. More
+// copies do not end the job either: the checkpoint gives up.
 TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
   constexpr size_t kBlock = server::CopyBlocks::kBytes;
   MemoryBudget budget(/*limit=*/20 * kBlock, /*process=*/0, /*margin=*/8 * kBlock,
@@ -87,9 +85,12 @@ TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
   EXPECT_EQ(budget.room(), 7 * kBlock);
   taken.push_back(blocks.Take());
   EXPECT_FALSE(budget.MayGrow(0)) << "more than their part";
-  EXPECT_FALSE(budget.nearly_full());
-  taken.push_back(blocks.Take());
-  EXPECT_TRUE(budget.nearly_full());
+  while (budget.room() >= 3 * kBlock) {
+    EXPECT_FALSE(budget.copies_crowd());
+    taken.push_back(blocks.Take());
+  }
+  EXPECT_TRUE(budget.copies_crowd());
+  EXPECT_FALSE(budget.nearly_full()) << "of rows";
   blocks.Close();
   for (auto& block : taken) blocks.Give(std::move(block));
   EXPECT_EQ(budget.used(), 11 * kBlock);
@@ -134,6 +135,27 @@ TEST(MemoryBudgetTest, ThreadsNeverExceedTheLimitTogether) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_LE(most.load(), 900);
   EXPECT_EQ(budget.used(), 0u);
+}
+
+// What one thread asks for in vain takes nothing from the others, not even for a moment.
+TEST(MemoryBudgetTest, ARefusalTakesNothingFromOthers) {
+  constexpr int kTries = 1'000'000;
+  MemoryBudget budget(/*limit=*/1000);
+  std::atomic<bool> done{false};
+  std::thread greedy([&] {
+    while (!done) EXPECT_FALSE(budget.TryTake(2000));
+  });
+  int refused = 0;
+  for (int i = 0; i < kTries; ++i) {
+    if (budget.TryTake(300)) {
+      budget.Give(300);
+    } else {
+      ++refused;
+    }
+  }
+  done = true;
+  greedy.join();
+  EXPECT_EQ(refused, 0);
 }
 
 // A store that grows to a gigabyte of counted pages, and a copy of its rows: the sum is what the

@@ -177,9 +177,14 @@ TEST(PageArenaTest, ALimitIsAStatusAndChangesNothing) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 36864 of 40960 bytes"));
   EXPECT_TRUE(IsMemoryFull(refused));
   EXPECT_EQ(arena.resident(), 9 * PageArena::kPage);
-  // Memory that is soon freed does not count.
+  // Memory that is soon freed does not count, also for other arenas of the process.
   TANDEM_CHECK_OK(arena.Count(2 * PageArena::kPage, /*soon_free=*/PageArena::kPage));
-  arena.Discard(block, 11 * PageArena::kPage);
+  EXPECT_EQ(arena.resident(), 11 * PageArena::kPage);
+  EXPECT_EQ(budget.used(), 10 * PageArena::kPage);
+  arena.Discard(block, PageArena::kPage);
+  EXPECT_EQ(budget.used(), 10 * PageArena::kPage);
+  arena.Discard(block + PageArena::kPage, 10 * PageArena::kPage);
+  EXPECT_EQ(budget.used(), 0u);
   // A block smaller than a page needs a page.
   TANDEM_CHECK_OK(arena.Count(10 * PageArena::kPage));
   EXPECT_TRUE(absl::IsResourceExhausted(arena.Take(Pages::kSmall, 100).status()));

@@ -354,6 +354,48 @@ TEST_F(LittleMemoryTest, ACheckpointWhoseRowsNeedTooMuchMemoryEnds) {
   close(both_ends);
 }
 
+class CrowdedTest : public LongCheckpointTest {
+ protected:
+  CrowdedTest() {
+    policy_ = "kind: SSP bound: 3";  // holds nothing
+    memory_per_server_ = static_cast<int64_t>(ResidentBytes()) + (int64_t{128} << 20);
+  }
+  std::vector<char> others_;  // memory of the process for something else
+};
+
+// Such copies need not be many, if the rest of the memory is used up.
+TEST_F(CrowdedTest, ACheckpointWhoseCopiesLeaveTooLittleForRowsEnds) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const uint32_t last = static_cast<uint32_t>(map_->ranges().size()) - 1;  // written last
+  SendRow(FrameKind::kPush, last, 0);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 1));
+  Command(tandem::Command::MARK, 6);
+  Command(tandem::Command::CHECKPOINT, 7);
+  EXPECT_EQ(AwaitDone(6).code(), 0);
+  SendRow(FrameKind::kPush, last, 1);
+  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 2));
+  const auto limit = static_cast<uint64_t>(memory_per_server_);
+  const uint64_t little = uint64_t{8} << 20, wanted = limit - little - (uint64_t{2} << 20);
+  ASSERT_LT(ResidentBytes(), wanted);
+  others_.assign(limit - little - ResidentBytes(), 1);
+  uint64_t used = 0;
+  for (uint64_t id = 8; used < wanted && !HasFailure(); ++id) {
+    Command(tandem::Command::REPORT, id);
+    used =
+        Await([](const Control& c) { return c.has_shard_report(); }).shard_report().memory_bytes();
+  }
+  SendRow(FrameKind::kPull, 0, /*step=*/9);          // the shard sends a WAITING each second,
+  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2));  // ... and checks the memory then
+  EXPECT_FALSE(IsDone(7));
+  const int both_ends = open(pipe_.c_str(), O_RDWR);
+  ASSERT_GE(both_ends, 0);
+  const CommandDone done = AwaitDone(7);
+  EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_NE(done.message().find("copies leave too little for rows"), std::string::npos)
+      << done.message();
+  close(both_ends);
+}
+
 class SmallBudgetTest : public ServerShellTest {
  protected:
   SmallBudgetTest() { memory_per_server_ = 1 << 20; }

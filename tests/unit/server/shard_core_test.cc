@@ -3,7 +3,9 @@
 #include "server/shard_core.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job_budget.h"
+#include "server/row_copies.h"
 #include "tests/sanitized.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/core_fixture.h"
@@ -991,6 +994,23 @@ TEST_F(ShardBudgetTest, RowsThatStayEndNoJob) {
   EXPECT_EQ(effects_.memory_full, "");
   for (int64_t step = 2; step < 50 && effects_.memory_full.empty(); ++step) PushNew(step);
   EXPECT_THAT(effects_.memory_full, HasSubstr("table a"));
+}
+
+// Copies of a checkpoint take memory for a while, and are no reason to end a job that has room for
+// its rows.
+TEST_F(ShardBudgetTest, CopiesEndNoJob) {
+  StartIn(Eviction::NONE);
+  PushNew(0);
+  server::CopyBlocks blocks(&budget_);
+  std::vector<std::unique_ptr<std::byte[]>> copies;
+  while (budget_.room() >= kMargin) copies.push_back(blocks.Take());
+  for (int64_t step = 1; step < 10; ++step) {
+    PushNew(step);
+    EXPECT_EQ(effects_.failure, absl::OkStatus());
+    EXPECT_EQ(effects_.memory_full, "");
+  }
+  blocks.Close();
+  for (auto& copy : copies) blocks.Give(std::move(copy));
 }
 
 // A run that resumes in the margin would end at its first new row, unless its rows never grow.
