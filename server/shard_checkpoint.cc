@@ -76,4 +76,16 @@ size_t ShardCheckpoint::set_aside_bytes() const {
   return bytes;
 }
 
+size_t ShardCheckpoint::copied_bytes() const {
+  size_t bytes = 0;
+  const auto add = [&bytes](const RowCopies& copies) {
+    for (const CopyList* const list : {&copies.rows(), &copies.candidates()}) {
+      bytes += list->size() * (list->floats() * sizeof(float) + sizeof(uint64_t));
+    }
+  };
+  for (const Marked& marked : ranges_) add(marked.copy->rows);
+  for (const File& file : files_) add(file.copy->rows);
+  return bytes;
+}
+
 }  // namespace tandem::server

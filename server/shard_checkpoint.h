@@ -60,6 +60,8 @@ class ShardCheckpoint {
   // Memory of rows that were copied because they were about to change, and that no file contains
   // yet.
   size_t set_aside_bytes() const;
+  // For tests: the bytes of all copied rows and candidates that no returned file contains.
+  size_t copied_bytes() const;
 
  private:
   struct Marked {

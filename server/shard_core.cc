@@ -142,6 +142,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
 // Rows that are loaded have not grown. A table that makes room for its rows, or never gets more,
 // may have loaded them into the margin.
 absl::Status ShardCore::OnLoaded() {
+  held_.Set(ranges_.held_bytes());
   last_resident_ = arena_.resident();
   const bool grows =
       std::any_of(plan_.tables.begin(), plan_.tables.end(), [](const job::TablePlan& table) {

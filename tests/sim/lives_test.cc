@@ -237,14 +237,14 @@ TEST(LivesTest, SurvivesAnything) {
   const uint64_t count = SeedCount(200);
   server::RowCounts rows;
   uint64_t attempts = 0, resumes = 0, recuts = 0, verdicts = 0, again = 0;
-  uint64_t reproducible = 0, reproducible_recuts = 0;
+  uint64_t reproducible = 0, reproducible_recuts = 0, at_budget = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 23));
     SimJob job = RandomJobOfLives(&random);
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
-    options.budget_rows = RandomBudgetRows(seed);
+    AddBudget(seed, job, &options);
     if (job.patience >= 0) options.evaluate = true;
     if (job.placement == "REPLICATED") options.moves_per_second = 0;
     options = WithCheckpoints(options, absl::Milliseconds(30 + 90 * random.NextDouble()));
@@ -258,6 +258,7 @@ TEST(LivesTest, SurvivesAnything) {
     again += static_cast<uint64_t>(run.lives.steps_again());
     const server::RowCounts of_run = RowCountsOf(run.plan, run.lives.world());
     rows.Merge(of_run);
+    at_budget += WasAtBudget(run.plan, run.lives.world()) ? 1 : 0;
     if (!IsReproducible(run.plan)) continue;
     reproducible += run.lives.resumes() > 0 ? 1 : 0;
     reproducible_recuts += run.lives.recuts() > 0 ? 1 : 0;
@@ -276,6 +277,7 @@ TEST(LivesTest, SurvivesAnything) {
   EXPECT_GT(reproducible_recuts, count / 100);
   EXPECT_GT(rows.admitted, count / 2);
   EXPECT_GT(rows.evicted, count / 10);
+  EXPECT_GT(at_budget, 0u);  // of some 20 jobs
 }
 
 // ---- fixed cases ------------------------------------------------------------------------------
@@ -501,7 +503,7 @@ TEST(ReplacedWorkersTest, TrainOnEachRowOnce) {
     SimJob job = ReplaceableJob(&random);
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
-    options.budget_rows = RandomBudgetRows(seed);
+    AddBudget(seed, job, &options);
     for (int& batches : options.model.batches) {
       batches = random.Bernoulli(0.1) ? 0 : 20 + static_cast<int>(random.Uniform(80));
     }
@@ -693,8 +695,9 @@ TEST(LivesTest, TheSameSeedIsTheSameRun) {
       Random random(seed);
       SimJob job = RandomJob(&random);
       if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-      const sim::WorldOptions options =
+      sim::WorldOptions options =
           WithCheckpoints(RandomWorld(job, seed, &random), absl::Milliseconds(30));
+      AddBudget(seed, job, &options);
       LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{},
                    RandomLater(seed, job));
       ASSERT_TRUE(run.ok()) << "seed " << seed;

@@ -2,12 +2,15 @@
 #ifndef TANDEM_TESTS_SIM_ROW_RULES_H_
 #define TANDEM_TESTS_SIM_ROW_RULES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "server/page_arena.h"
 #include "server/row_limits.h"
 #include "tests/sim/sim_job.h"
 #include "tools/sim/world.h"
@@ -59,10 +62,29 @@ inline void AddRowRules(uint64_t seed, bool at_budget, SimJob* job) {
   }
 }
 
-// A few rows, so that eviction AT_BUDGET has something to do.
-inline int64_t RandomBudgetRows(uint64_t seed) {
+// The most pages that the rows of a range take in these small worlds: one each for rows, clocks and
+// index. A range of dense parameters has a longer index and longer rows. It is the only one with
+// rows, because the toy model has one block of such parameters.
+inline constexpr uint64_t kPagesOfRange = 3, kPagesOfDense = 7;
+
+// If a table has eviction AT_BUDGET, gives each server a budget with fewer pages for rows than its
+// ranges usually take. Then most servers fill up when some of their ranges have their first rows.
+// From then on a new row of AT_BUDGET needs the place of another, because memory is refused even if
+// a page has room. Other tables always get the pages that they need. Call it after AddRowRules.
+inline void AddBudget(uint64_t seed, const SimJob& job, sim::WorldOptions* options) {
+  const bool first = absl::StrContains(job.row_rules, "AT_BUDGET");
+  const bool second = job.second_table && absl::StrContains(job.second_row_rules, "AT_BUDGET");
+  if (!first && !second) return;
+  const auto on_server = static_cast<uint64_t>(job.shards_per_server * job.ranges_per_shard);
+  const auto ranges = on_server * static_cast<uint64_t>(job.servers);  // of a table
+  uint64_t slack = kPagesOfRange;
+  if (job.second_table && first != second) slack += kPagesOfRange * ranges;
+  if (job.dense_on_servers) slack += kPagesOfDense;
   Random random(HashCombine(seed, 32));
-  return 1 + static_cast<int64_t>(random.Uniform(8));
+  uint64_t pages = 1 + random.Uniform(2 * on_server * (job.second_table ? 2 : 1));
+  if (job.dense_on_servers && random.Bernoulli(0.5)) pages += kPagesOfDense;
+  options->row_slack = slack * server::PageArena::kPage;
+  options->row_bytes = options->row_slack + pages * server::PageArena::kPage;
 }
 
 // The counts of all tables with rules.
@@ -72,6 +94,15 @@ inline server::RowCounts RowCountsOf(const job::ResolvedJob& plan, const sim::Wo
     if (table.has_row_rules()) total.Merge(world.servers().Counts(table.id));
   }
   return total;
+}
+
+// Whether rows were evicted or refused because a server had no memory for more.
+inline bool WasAtBudget(const job::ResolvedJob& plan, const sim::World& world) {
+  return std::any_of(plan.tables.begin(), plan.tables.end(), [&world](const job::TablePlan& table) {
+    if (table.eviction.kind() != Eviction::AT_BUDGET) return false;
+    const server::RowCounts counts = world.servers().Counts(table.id);
+    return counts.evicted > 0 || (counts.refused > 0 && table.admission.kind() <= Admission::NONE);
+  });
 }
 
 }  // namespace tandem

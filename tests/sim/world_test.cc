@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "server/page_arena.h"
 #include "tests/sim/random_job.h"
 #include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
@@ -73,7 +75,7 @@ SimJob RandomSyncRoundsJob(Random* random) {
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
   int moves = 0, breaks = 0, checkpoints = 0;
-  uint64_t resent = 0;
+  uint64_t resent = 0, at_budget = 0;
   server::RowCounts rows;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
@@ -81,10 +83,11 @@ TEST(WorldTest, SurvivesAnything) {
     SimJob job = RandomJob(&random);
     if (seed % 3 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
-    options.budget_rows = RandomBudgetRows(seed);
+    AddBudget(seed, job, &options);
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
     rows.Merge(RowCountsOf(run.plan, *run.world));
+    at_budget += WasAtBudget(run.plan, *run.world) ? 1 : 0;
     moves += run.world->moves();
     breaks += run.world->breaks();
     checkpoints += run.world->checkpoints();
@@ -100,6 +103,7 @@ TEST(WorldTest, SurvivesAnything) {
   EXPECT_GT(rows.evicted, count / 4);
   EXPECT_GT(rows.to_fresh_rows, count / 100);
   EXPECT_GT(rows.came_back, count / 100);
+  EXPECT_GT(at_budget, count / 100);  // one job in 12 has AT_BUDGET
 }
 
 // A row with an admission by COUNT, and an eviction by AGE or LRU, has updates at versions 0, 1, 2
@@ -175,7 +179,7 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
     sim::WorldOptions options = RandomWorld(job, seed, &random);
     for (int& batches : options.model.batches) batches *= 3;
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-    options.budget_rows = RandomBudgetRows(seed);
+    AddBudget(seed, job, &options);
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
     cached += run.world->rows_cached();
@@ -184,6 +188,76 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
   if (count < 100) return;
   EXPECT_GT(cached, 4 * count);
   EXPECT_GT(rows.evicted, count / 4);
+}
+
+// In all tables rows make room for each other at the budget of their server. World compares the
+// memory of each server with its budget after each event, also while ranges move and checkpoints
+// are copied.
+TEST(WorldTest, RowsAtTheBudgetSurviveAnything) {
+  const uint64_t count = SeedCount(200);
+  uint64_t at_budget = 0, checkpoints = 0, moves = 0;
+  server::RowCounts rows;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 33));
+    SimJob job = RandomJob(&random);
+    job.second_frozen = false;
+    for (std::string* policy : {&job.policy, &job.second_policy}) {
+      if (absl::StrContains(*policy, "mean_square_decay")) *policy = "kind: ASP";
+    }
+    job.row_rules = job.second_row_rules = " eviction { kind: AT_BUDGET } ";
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    for (int& batches : options.model.batches) batches *= 3;
+    AddBudget(seed, job, &options);
+    SimRun run(job, options);
+    if (!run.ok()) break;  // one trace is enough to read
+    at_budget += WasAtBudget(run.plan, *run.world) ? 1 : 0;
+    rows.Merge(RowCountsOf(run.plan, *run.world));
+    checkpoints += static_cast<uint64_t>(run.world->checkpoints());
+    moves += static_cast<uint64_t>(run.world->moves());
+    if (seed % 50 != 0) continue;
+    SimRun again(job, options);
+    EXPECT_EQ(again.world->trace_hash(), run.world->trace_hash());
+  }
+  if (count < 100) return;
+  EXPECT_GT(at_budget, count / 2);  // else the budgets were too large
+  EXPECT_GT(rows.admitted, count);
+  EXPECT_GT(rows.evicted, count);
+  EXPECT_GT(rows.refused, count);
+  EXPECT_GT(checkpoints, count / 10);
+  EXPECT_GT(moves, count / 2);
+}
+
+// Rows that do not make room take more than their part of the memory. The server says so, and the
+// job ends with one line and a checkpoint that has all updates (CheckpointCheck).
+TEST(WorldTest, AFullServerEndsTheJobWithALastCheckpoint) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(20); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    SimJob job;  // each server has three ranges of each table
+    job.policy = "kind: ASP";
+    sim::WorldOptions options = EvenWorld(job, 60, seed);
+    options.network.drop = 0.02;
+    options.moves_per_second = 10;
+    options.row_bytes = 4 * server::PageArena::kPage;
+    const job::ResolvedJob plan = job.Plan();
+    const auto world = sim::World::New(plan, options);
+    ASSERT_TRUE(world.ok()) << world.status();
+    const absl::Status run = (*world)->Run();
+    EXPECT_TRUE(absl::StrContains(run.message(), "the scheduler ends the job: server ")) << run;
+    const std::string line((*world)->parts().scheduler.core().result().message());
+    for (const char* const part :
+         {" rows take ", "; the server uses ",
+          " bytes, and the rest is for a last checkpoint; the checkpoint of step ",
+          " is in model; hint: --resume with a larger cluster.memory_per_server"}) {
+      EXPECT_TRUE(absl::StrContains(line, part)) << line;
+    }
+    EXPECT_FALSE(absl::StrContains(line, "\n")) << line;
+    EXPECT_EQ((*world)->checkpoints(), 1);
+    if (testing::Test::HasFailure()) {
+      ADD_FAILURE() << "last events:\n" << (*world)->TraceText();
+      break;
+    }
+  }
 }
 
 // Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and
@@ -798,7 +872,9 @@ TEST(WorldTest, TheSameSeedIsTheSameRun) {
       Random random(seed);
       SimJob job = RandomJob(&random);
       if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-      SimRun run(job, RandomWorld(job, seed, &random));
+      sim::WorldOptions options = RandomWorld(job, seed, &random);
+      AddBudget(seed, job, &options);
+      SimRun run(job, options);
       ASSERT_TRUE(run.ok()) << "seed " << seed;
       h = run.world->trace_hash();
     }

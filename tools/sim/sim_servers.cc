@@ -8,9 +8,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "job/job_budget.h"
+#include "scheduler/deal_ranges.h"
 #include "server/checkpoint_directory.h"
 #include "server/limited_rows.h"
 #include "server/replay.h"
+#include "server/row_copies.h"
 
 namespace tandem::sim {
 namespace {
@@ -21,14 +24,14 @@ constexpr size_t kBytesPerSlice = 200;  // small, so that frames arrive during a
 
 absl::Status SimServers::Init() {
   const job::ResolvedJob& plan = context_.plan;
-  may_be_full_ = std::any_of(plan.tables.begin(), plan.tables.end(), [](const auto& table) {
-    return table.eviction.kind() == Eviction::LRU || table.eviction.kind() == Eviction::AT_BUDGET;
-  });
+  has_lru_ = std::any_of(plan.tables.begin(), plan.tables.end(),
+                         [](const auto& table) { return table.eviction.kind() == Eviction::LRU; });
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
     const uint64_t incarnation = context_.processes.IncarnationOf(EndpointId::Shard(index, 0));
     server.core = std::make_unique<server::ServerCore>(plan, incarnation);
+    server.budget = NewBudget();
     server.shards.resize(static_cast<size_t>(plan.shards_per_server()));
     for (int s = 0; s < plan.shards_per_server(); ++s) {
       const EndpointId id = EndpointId::Shard(index, s);
@@ -37,29 +40,27 @@ absl::Status SimServers::Init() {
       if (context_.options.replay != nullptr) {
         turns = std::make_unique<server::Replay>(*context_.options.replay);
       }
-      TANDEM_ASSIGN_OR_RETURN(
-          shard(id).core,
-          server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(turns)));
-      SetBudget(*shard(id).core);
+      TANDEM_ASSIGN_OR_RETURN(shard(id).core,
+                              server::ShardCore::New(plan, id, incarnation, context_.buffers,
+                                                     std::move(turns), server.budget.get()));
     }
   }
   return absl::OkStatus();
 }
 
-// Memory for AT_BUDGET. It is refused when the table has its rows on this shard.
-void SimServers::SetBudget(const server::ShardCore& core) {
-  const int64_t most = context_.options.budget_rows;
-  if (most == 0) return;
-  for (const auto& table : core.tables()) {
-    if (table->plan->eviction.kind() != Eviction::AT_BUDGET) continue;
-    table->may_grow = [&core, most, id = table->plan->id](size_t) {
-      int64_t rows = 0;
-      for (const server::Range* const range : core.ranges().Owned()) {
-        if (range->table().plan->id == id) rows += range->store().size();
-      }
-      return rows < most;
-    };
-  }
+// Ranges move, so a server may have all of them. Then it holds the updates of the whole job. A
+// checkpoint then takes two blocks of memory for each range: for its rows and for its candidates.
+std::unique_ptr<server::MemoryBudget> SimServers::NewBudget() const {
+  const WorldOptions& options = context_.options;
+  if (options.row_bytes == 0) return nullptr;
+  const job::ResolvedJob& plan = context_.plan;
+  // A batch of the toy model may have more ids than one of the job, but less than twice as many.
+  const size_t held =
+      2 * static_cast<size_t>(job::HeldBytes(plan)) * static_cast<size_t>(plan.shards());
+  const size_t copies = 2 * scheduler::DealRanges(plan).size() * server::CopyBlocks::kBytes;
+  return std::make_unique<server::MemoryBudget>(options.row_bytes + held + copies, /*process=*/0,
+                                                /*margin=*/copies, options.row_slack + held,
+                                                /*for_copies=*/copies);
 }
 
 void SimServers::StartClocks() {
@@ -79,6 +80,7 @@ void SimServers::StartClocksOf(int index) {
     Server& server = servers_[static_cast<size_t>(index)];
     scheduler_.Beat(EndpointId::Shard(index, 0), ++server.beats, 0,
                     server.shards[0].core->Waiting(context_.agenda.now()));
+    TellMemoryFull(index);  // again: the scheduler ignores it before the job runs
   });
 }
 
@@ -201,7 +203,10 @@ absl::Status SimServers::InstallView(EndpointId id, const server::ShardTask& tas
   if (!first || !task.view->resume()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
                           server::CheckpointReader::Open(task.view->init_from()));
-  return saved.ResumeRanges(core.ranges().Owned(), context_.buffers);
+  TANDEM_RETURN_IF_ERROR(saved.ResumeRanges(core.ranges().Owned(), context_.buffers));
+  TANDEM_RETURN_IF_ERROR(core.OnLoaded());
+  CheckMemory(id.index);
+  return absl::OkStatus();
 }
 
 // Marks a checkpoint, or copies one slice, then continues later. Files take no time.
@@ -215,6 +220,7 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
       if (!context_.processes.alive(id)) return;  // it has died while it wrote
       if (!added.ok()) return context_.Fail(added.ToString());
     }
+    CheckMemory(id.index);
   } else if (checkpoint->MayMark()) {
     checkpoint->Mark();
     const ShardReport report = shard(id).core->Report();
@@ -255,6 +261,11 @@ void SimServers::AfterShard(EndpointId id) {
     }
   }
   if (!shard_effects_.failure.ok()) context_.Fail(shard_effects_.failure.ToString());
+  std::string& memory_full = servers_[static_cast<size_t>(id.index)].memory_full;
+  if (memory_full.empty() && !shard_effects_.memory_full.empty()) {
+    memory_full = shard_effects_.memory_full;
+    TellMemoryFull(id.index);
+  }
   for (const server::OrderEntry& entry : shard_effects_.order) order_[entry.range].push_back(entry);
   for (const server::UpdateRecord& record : shard_effects_.records) {
     records_.push_back(record);
@@ -262,8 +273,9 @@ void SimServers::AfterShard(EndpointId id) {
   }
   if (context_.judge != nullptr) {
     CheckSums(id);
-    if (may_be_full_) CheckShares(id);
+    if (has_lru_) CheckShares(id);
   }
+  CheckMemory(id.index);
   for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
   shard_effects_.Clear();
 }
@@ -313,14 +325,11 @@ void SimServers::CheckSums(EndpointId id) {
   }
 }
 
-// Checks that a range under LRU has at most its share of the rows, and as many candidates, and that
-// a shard has no more rows than AT_BUDGET has memory for. (A range that moves brings its own.)
+// Checks that a range under LRU has at most its share of the rows, and as many candidates.
 void SimServers::CheckShares(EndpointId id) {
-  std::vector<int64_t> at_budget(context_.plan.tables.size());
   for (const server::Range* const range : shard(id).core->ranges().Owned()) {
     const job::TablePlan& plan = *range->table().plan;
     const int64_t rows = range->store().size();
-    if (plan.eviction.kind() == Eviction::AT_BUDGET) at_budget[plan.id] += rows;
     if (plan.eviction.kind() != Eviction::LRU) continue;
     const uint64_t width = range->end() - range->begin();  // 0: all positions
     const double share = width == 0 ? 1.0 : std::ldexp(static_cast<double>(width), -64);
@@ -332,12 +341,36 @@ void SimServers::CheckShares(EndpointId id) {
                                " rows and ", candidates, " candidates; its share of max_rows is ",
                                most));
   }
-  const int64_t budget = context_.options.budget_rows;
-  for (const int64_t rows : at_budget) {
-    if (budget == 0 || scheduler_.moves() > 0 || rows <= budget) continue;
-    context_.Fail(absl::StrCat(id.DebugString(), " has ", rows, " rows AT_BUDGET, which has room ",
-                               "for ", budget));
+}
+
+// Adds up what the ranges and checkpoints of a server have, and compares the sums with its budget.
+// Until the server says that its memory is full, rows take no more than their part.
+void SimServers::CheckMemory(int index) {
+  const Server& server = servers_[static_cast<size_t>(index)];
+  if (server.budget == nullptr) return;
+  size_t stores = 0, arenas = 0, held = 0, copies = 0;
+  for (const Shard& shard : server.shards) {
+    for (const server::Range* const range : shard.core->ranges().Owned()) {
+      stores += range->store().ArenaBytes();
+      held += range->held_bytes();
+    }
+    arenas += shard.core->arena().resident();
+    if (shard.checkpoint != nullptr) copies += shard.checkpoint->copied_bytes();
   }
+  const size_t used = server.budget->used(), limit = server.budget->limit();
+  const size_t most = server.memory_full.empty() ? context_.options.row_bytes : limit;
+  if (stores <= arenas && arenas <= most && arenas + held + copies <= used && used <= limit) return;
+  context_.Fail(absl::StrCat("server ", index, ": stores have ", stores, " bytes, arenas ", arenas,
+                             " of ", most, ", held updates ", held, " and copies ", copies,
+                             "; the budget counts ", used, " of ", limit));
+}
+
+void SimServers::TellMemoryFull(int index) {
+  const std::string& reason = servers_[static_cast<size_t>(index)].memory_full;
+  if (reason.empty()) return;
+  Control control;
+  control.mutable_memory_full()->set_reason(reason);
+  scheduler_.Send(EndpointId::Shard(index, 0), control);
 }
 
 // Logs new progress. Call it before LogReads, so that progress comes before the pulls that

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/range_map.h"
+#include "server/memory_budget.h"
 #include "server/server_core.h"
 #include "server/shard_checkpoint.h"
 #include "server/shard_core.h"
@@ -80,7 +81,9 @@ class SimServers {
   };
   struct Server {
     std::unique_ptr<server::ServerCore> core;
+    std::unique_ptr<server::MemoryBudget> budget;  // null: none; outlives the shards
     std::vector<Shard> shards;
+    std::string memory_full;  // ShardEffects::memory_full of the first shard that has given one
     uint64_t beats = 0;
   };
 
@@ -88,7 +91,7 @@ class SimServers {
     return servers_[static_cast<size_t>(id.index)].shards[static_cast<size_t>(id.shard)];
   }
   std::vector<float> RowIn(uint32_t range, uint32_t table, uint64_t key);
-  void SetBudget(const server::ShardCore& core);
+  std::unique_ptr<server::MemoryBudget> NewBudget() const;
   void StartClocksOf(int index);
   void AfterServer(int index);
   void DoTasks(EndpointId id);
@@ -99,6 +102,8 @@ class SimServers {
   void CountOpenSteps(EndpointId id, const ParsedFrame& push);
   void CheckSums(EndpointId id);
   void CheckShares(EndpointId id);
+  void CheckMemory(int index);
+  void TellMemoryFull(int index);
   void LogAdmitted(EndpointId id);
   void LogReads();
 
@@ -106,7 +111,7 @@ class SimServers {
   SimScheduler& scheduler_;
   DataFrames& frames_;
   CheckpointCheck& checkpoints_;
-  bool may_be_full_ = false;  // some table has LRU or AT_BUDGET
+  bool has_lru_ = false;  // some table has LRU
   std::vector<Server> servers_;
   server::ShardEffects shard_effects_;
   server::ServerEffects server_effects_;

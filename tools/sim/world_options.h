@@ -65,9 +65,10 @@ struct WorldOptions {
   bool resume_dense = false;
   // How many dead workers a supervisor starts again in their places, if the scheduler allows it.
   int replacements = 0;
-  // The memory that eviction AT_BUDGET has, as a number of rows: so many of each such table on each
-  // shard. 0: no limit.
-  int64_t budget_rows = 0;
+  // Each server has a memory budget (server/memory_budget.h) with so many bytes for rows, and as
+  // many more as held updates and copies need at most. 0: no budget. AT_BUDGET stops `row_slack`
+  // bytes earlier: a table takes whole pages at once, and other rows may come later.
+  size_t row_bytes = 0, row_slack = 0;
   absl::Duration start_time = absl::Seconds(2);  // a new process registers at most this late
   CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
   bool evaluate = true;

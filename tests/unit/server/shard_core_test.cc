@@ -1041,6 +1041,24 @@ TEST_F(ShardBudgetTest, LoadedRowsHaveNotGrown) {
   }
 }
 
+// Updates that a checkpoint holds back count from the load on, and not only from the next frame on.
+TEST_F(ShardBudgetTest, LoadedUpdatesCount) {
+  Start("kind: BSP");
+  shard_ = NewShard(kServer0, &budget_);
+  shard_->OnView(now_, map_, &effects_);
+  server::HeldUpdate update;
+  update.samples = 1;
+  update.keys = BufferOf(buffers_, std::vector<uint64_t>{keys_[0]});
+  update.values = BufferOf(buffers_, std::vector<float>{1, 1});
+  ASSERT_EQ(shard_->ranges().Owned()[0]->Admit(now_, /*incarnation=*/7, /*first=*/0,
+                                               std::move(update), /*finished=*/false),
+            server::Range::Admission::kAdmitted);
+  ASSERT_GT(shard_->ranges().held_bytes(), 0u);
+  ASSERT_EQ(shard_->arena().resident(), 0u);
+  EXPECT_EQ(shard_->OnLoaded(), absl::OkStatus());
+  EXPECT_EQ(budget_.used(), shard_->ranges().held_bytes());
+}
+
 // Such a process belongs to an earlier attempt, and was stopped for a while.
 TEST_F(ShardCoreTest, FramesOfAnotherProcessOfTheRankChangeNothing) {
   Start("kind: ASP");
