@@ -1,7 +1,7 @@
-// Marks failures that mean that there is no memory for the rows of a table. The mark is part of the
-// status, and between processes part of the failure (Failure in proto/wire.proto). A new attempt of
-// the job would fail in the same way. After another RESOURCE_EXHAUSTED, such as a full disk, a new
-// attempt may succeed.
+// Marks failures that mean that there is no memory for rows of a table, or for copies of rows in a
+// checkpoint. The mark is part of the status, and between processes part of the message (Failure
+// and CommandDone in proto/wire.proto). A new attempt of the job would fail in the same way. After
+// another RESOURCE_EXHAUSTED, such as a full disk, a new attempt may succeed.
 #ifndef TANDEM_BASE_MEMORY_FULL_H_
 #define TANDEM_BASE_MEMORY_FULL_H_
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clip_text.h"
 #include "collectives/errors.h"
 #include "collectives/types.h"
 
@@ -114,7 +115,7 @@ void Mailbox::Send(int64_t ticket, int to, int64_t tag, absl::Span<const uint8_t
 
 void Mailbox::Queue(int r, const Header& header, absl::string_view text) {
   Outgoing& out = peers_[static_cast<size_t>(r)].queue.emplace_back();
-  out.text = std::string(text.substr(0, kMostText));
+  out.text = std::string(ClipText(text, kMostText));
   out.header = header;
   out.header.bytes = out.text.size();
 }

@@ -342,8 +342,10 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
   if (done.code() != 0 && !checkpoints_.NoteFailure(*node, done)) {
     const std::string what =
         is_view ? absl::StrCat("view ", done.id()) : commands_.Describe(done.id());
-    return Fail(FailureOfNode(
-        *node, absl::Status(CodeOf(done.code()), absl::StrCat(what, ": ", Clip(done.message())))));
+    Failure failure = FailureOfNode(
+        *node, absl::Status(CodeOf(done.code()), absl::StrCat(what, ": ", Clip(done.message()))));
+    failure.set_memory_full(done.memory_full());
+    return Fail(failure);
   }
   if (is_view) return AcknowledgeView(node, static_cast<uint32_t>(done.id()));
   commands_.OnDone(*node, done.id());

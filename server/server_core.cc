@@ -129,8 +129,10 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
   const Pending done = std::move(pending);
   pending_.erase(it);
   // A server that cannot install its ranges, or has no memory for a row, has failed. For any other
-  // error the scheduler decides what it means; a checkpoint may fail without ending the job.
-  if (IsMemoryFull(done.status) || (done.kind == ShardTask::Kind::kView && !done.status.ok())) {
+  // error the scheduler decides what it means. A checkpoint may fail without ending the job, even
+  // for lack of memory for copies of rows.
+  const bool lacks_row = IsMemoryFull(done.status) && done.kind != ShardTask::Kind::kCheckpoint;
+  if (lacks_row || (done.kind == ShardTask::Kind::kView && !done.status.ok())) {
     failure_ = done.status;
     return;
   }
@@ -158,6 +160,7 @@ void ServerCore::Answer(uint64_t id, const absl::Status& status, ServerEffects* 
   done.set_id(id);
   done.set_code(static_cast<int32_t>(status.code()));
   done.set_message(std::string(status.message()));
+  done.set_memory_full(IsMemoryFull(status));
   answered_[id] = status;
   if (answered_.size() > kAnswersKept) answered_.erase(answered_.begin());
 }

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
+#include "base/memory_full.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
 #include "collectives/trace.h"
@@ -398,9 +399,9 @@ class ShardThread {
     ShardCheckpoint& checkpoint = *checkpoint_->copying;
     if (!checkpoint.marked()) return MarkCheckpoint();
     if (const size_t room = core_->budget()->room(); room < kLeastRoom) {
-      GiveUp(absl::ResourceExhaustedError(
-          absl::StrCat("no memory for copies of rows: the server uses all but ", room, " of its ",
-                       core_->budget()->limit(), " bytes; hint: ", job::kWaysToFit)));
+      GiveUp(MemoryFullError(absl::StrCat("no memory for copies of rows: the server uses all but ",
+                                          room, " of its ", core_->budget()->limit(),
+                                          " bytes; hint: ", job::kWaysToFit)));
       return EndIfWritten();
     }
     std::optional<ShardCheckpoint::File> file = checkpoint.Step(kBytesPerSlice);

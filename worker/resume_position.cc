@@ -1,7 +1,6 @@
 #include "worker/resume_position.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -14,9 +13,8 @@ struct Epochs {
   bool last_begun = false;      // some worker has trained in the last epoch
   bool first_over = true;       // all workers in the first epoch know that it is over
   int64_t first_step = 0;       // start of the first epoch
-  // the smallest closing_steps in the first epoch
-  int64_t first_closing = std::numeric_limits<int64_t>::max();
-  int64_t last_closing = 0;  // closing_steps of the last epoch
+  // closing_steps of the first and of the last epoch
+  int64_t first_closing = 0, last_closing = 0;
 };
 
 absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
@@ -46,16 +44,22 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
     if (at.epoch() != epochs.first) continue;
     if (!at.epoch_over()) epochs.first_over = false;
     epochs.first_step = at.first_step();
-    epochs.first_closing = std::min(epochs.first_closing, at.closing_steps());
+    epochs.first_closing = at.closing_steps();
   }
   if (epochs.last <= epochs.first + 1) return epochs;
   return absl::DataLossError(
       absl::StrCat("run record has workers in epochs ", epochs.first, " and ", epochs.last));
 }
 
+// Whether the step limit ended the epoch, and the resumed run has a larger one.
+bool TrainsOn(const TrainPosition& at, int64_t max_steps) {
+  return at.epoch_over() && at.max_steps() > 0 && (max_steps == 0 || max_steps > at.max_steps());
+}
+
 }  // namespace
 
-absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers) {
+absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers,
+                                             int64_t max_steps) {
   TANDEM_ASSIGN_OR_RETURN(const Epochs epochs, EpochsOf(record, workers));
   TrainPosition at = record.worker(rank).position();
   // Two cases. If some worker has trained in the later of two epochs, all workers are through with
@@ -77,20 +81,26 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
     at.clear_place();
     return at;
   }
-  // After an end at the step limit, closing_steps contains the steps that closed the epoch, and the
-  // epoch goes on behind them (TrainerCore::Position).
-  const bool closed = at.closing_steps() == epochs.first_closing;
-  if (closed && at.ended_at() <= at.first_step()) at.clear_ended_at();
-  // Workers that know more go back to what all workers know. The step limit is the same on all
-  // workers.
+  // Workers that know more go back to what all workers know.
   at.set_closing_steps(epochs.first_closing);
   const bool ahead = at.epoch() != epochs.first || (at.epoch_over() && !epochs.first_over);
-  if (!ahead) return at;
-  at.clear_place();
-  at.set_epoch(epochs.first);
-  at.set_epoch_over(epochs.first_over);
-  at.set_first_step(epochs.first_step);
-  at.set_rows(kAllRows);
+  if (ahead) {
+    at.set_epoch(epochs.first);
+    at.set_epoch_over(epochs.first_over);
+    at.set_first_step(epochs.first_step);
+  }
+  // A worker that ended at the step limit may have rows left.
+  if (ahead && at.max_steps() == 0) {
+    at.clear_place();
+    at.set_rows(kAllRows);
+  }
+  // The epoch goes on behind the steps that closed it at the limit.
+  if (TrainsOn(at, max_steps)) {
+    at.set_closing_steps(at.closing_steps() + at.step() - at.common_step() + 1);
+    at.set_first_step(at.step());
+    at.set_epoch_over(false);
+    at.clear_ended_at();
+  }
   return at;
 }
 

@@ -5,6 +5,10 @@
 // evaluation, while another does not know yet. The resumed run needs one answer for all. No worker
 // trains twice on a row, and all workers repeat a step that only some had done (an evaluation, for
 // example).
+//
+// A run that ended at its step limit (train.max_steps) may resume with a larger limit, and then
+// trains on in the same epoch. With the same limit, for example after a failure during the last
+// checkpoint, the epoch is over and no step is added.
 #ifndef TANDEM_WORKER_RESUME_POSITION_H_
 #define TANDEM_WORKER_RESUME_POSITION_H_
 
@@ -19,8 +23,10 @@ namespace tandem::worker {
 // TrainPosition.rows of a worker that has trained on all its rows of the epoch.
 inline constexpr int64_t kAllRows = std::numeric_limits<int64_t>::max() / 2;
 
-// DATA_LOSS if the record is not of a run with `workers` workers, or contradicts itself.
-absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers);
+// `max_steps`: train.max_steps of the resumed run. DATA_LOSS if the record is not of a run with
+// `workers` workers, or contradicts itself.
+absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers,
+                                             int64_t max_steps);
 
 }  // namespace tandem::worker
 

@@ -271,15 +271,15 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
 
 // The position of this worker for a checkpoint: between two steps, or at the end of an epoch.
 //
-// A job with limited steps (train.max_steps) may resume with a larger limit, and then trains on in
-// the same epoch. Steps after the limit were empty because of the limit, and say nothing about the
-// end of the data. In this case (`limited`) the position does not mark the epoch as over, and
-// counts the empty steps among the closing steps, because these steps closed only a part of the
-// epoch. Where several steps close an epoch (`several`), the number of empty steps after the limit
-// is known only once the epoch is over.
+// Steps after the limit (train.max_steps) are empty because of the limit, and say nothing about the
+// end of the data. In this case (`limited`) the position names the limit, because a run with a
+// larger one trains on in the same epoch (resume_position.h). Where one empty step closes an epoch,
+// all workers have that step at the same time. So a position after it marks the epoch as over, even
+// if no answer has told this worker yet. Where several steps close an epoch (`several`), the number
+// of empty steps after the limit is known only once the epoch is over.
 TrainPosition TrainerCore::Position() const {
   const bool lockstep = context_.plan.lockstep;
-  const bool over = phase_ >= Phase::kEvaluation ||
+  const bool told = phase_ >= Phase::kEvaluation ||
                     (phase_ == Phase::kEpochEnd && (lockstep || epoch_end_.caught_up())) ||
                     (phase_ == Phase::kTraining && lockstep && pipeline_.ends());
   TrainPosition position;
@@ -287,14 +287,16 @@ TrainPosition TrainerCore::Position() const {
   const bool several = lockstep && synchroniser_->HasOwnState();
   const int64_t closed = several ? context_.step - context_.empty_steps + 1 : context_.step;
   const int64_t reached = lockstep ? closed : context_.common_step;
-  const bool limited = ((lockstep && !several) || over) && reached > context_.StepLimit();
-  position.set_epoch_over(over && !limited);
+  const bool limited = ((lockstep && !several) || told) && reached > context_.StepLimit();
+  const bool over = told || limited;
+  position.set_epoch_over(over);
+  if (limited) position.set_max_steps(context_.plan.job.train().max_steps());
   position.set_step(context_.step);
-  position.set_first_step(limited ? context_.step : pipeline_.first_step());
+  position.set_first_step(pipeline_.first_step());
   position.set_rows(context_.epoch_rows);
   if (context_.place.has_value()) *position.mutable_place() = *context_.place;
   position.set_common_step(lockstep && over ? closed : context_.common_step);
-  position.set_closing_steps(context_.closing_steps + (limited ? context_.empty_steps : 0));
+  position.set_closing_steps(context_.closing_steps);
   position.set_ended_at(context_.ended_at);
   return position;
 }

@@ -644,8 +644,9 @@ class Worker {
   absl::StatusOr<TrainPosition> FindStart(const server::CheckpointReader& saved) {
     TANDEM_ASSIGN_OR_RETURN(const RunRecord record, RecordIn(saved));
     TANDEM_RETURN_IF_ERROR(data::CheckSameFiles(record, plan_.job.data()));
-    TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
-                            ResumePosition(record, self_.index, plan_.workers()));
+    TANDEM_ASSIGN_OR_RETURN(
+        const TrainPosition start,
+        ResumePosition(record, self_.index, plan_.workers(), plan_.job.train().max_steps()));
     if (record.worker(0).has_best()) best_ = record.worker(0).best();
     epochs_to_first_judged_ = record.worker(0).epochs_to_first_judged();
     TANDEM_RETURN_IF_ERROR(runner_->StartAt(start));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/clip_text.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
@@ -509,7 +510,7 @@ void Connector::AdmitShm(Attempt& attempt, transport::UnixMessage message) {
   }
   rendezvous::LinkReply reply;
   reply.set_welcome(refusal.empty());
-  reply.set_refusal(refusal.substr(0, kMaxHelloBytes));
+  reply.set_refusal(std::string(ClipText(refusal, kMaxHelloBytes)));
   const absl::Status sent = attempt.local.Send(reply.SerializeAsString());
   if (!refusal.empty()) {
     LogRefusal(absl::StrCat("shared memory: ", refusal));

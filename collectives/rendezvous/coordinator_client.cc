@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/clip_text.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
@@ -122,7 +123,7 @@ void CoordinatorClient::ReportLinkFailure(int rank, absl::string_view why) {
   if (!connected_) return SetVerdict(PeerLostError(rank, why));
   ToCoordinator message;
   message.mutable_accusation()->set_rank(rank);
-  message.mutable_accusation()->set_why(std::string(why.substr(0, CoordinatorCore::kMaxTextBytes)));
+  message.mutable_accusation()->set_why(std::string(ClipText(why, CoordinatorCore::kMaxTextBytes)));
   Send(message);
 }
 
@@ -138,7 +139,7 @@ void CoordinatorClient::ReportAbort(const absl::Status& why) {
   if (!connected_) return SetVerdict(why);
   ToCoordinator message;
   message.mutable_abort()->set_why(
-      std::string(why.message().substr(0, CoordinatorCore::kMaxTextBytes)));
+      std::string(ClipText(why.message(), CoordinatorCore::kMaxTextBytes)));
   message.mutable_abort()->set_code(static_cast<int>(why.code()));
   Send(message);
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/clip_text.h"
 
 namespace tandem::collectives {
 namespace {
@@ -436,7 +437,8 @@ void CoordinatorCore::Accuse(Group& group, Rank& by, const rendezvous::Accusatio
   e->log.push_back(absl::StrCat("group '", group.name, "': rank ", by.rank, " reports about rank ",
                                 against, ": ", accusation.why()));
   if (group.accusations.size() < 16u * static_cast<size_t>(group.ranks)) {
-    group.accusations.push_back({by.rank, against, accusation.why().substr(0, kMaxTextBytes)});
+    group.accusations.push_back(
+        {by.rank, against, std::string(ClipText(accusation.why(), kMaxTextBytes))});
   }
   // One heartbeat longer than it takes to notice a silent rank: if one is the true cause, TickGroup
   // finds it first.
@@ -485,7 +487,7 @@ void CoordinatorCore::Decide(Group& group, Verdict verdict, CoordinatorEffects* 
   if (group.decided) return;
   group.decided = true;
   group.judge_at = absl::InfiniteFuture();
-  if (verdict.why().size() > kMaxTextBytes) verdict.mutable_why()->resize(kMaxTextBytes);
+  verdict.set_why(std::string(ClipText(verdict.why(), kMaxTextBytes)));
   e->log.push_back(
       absl::StrCat("group '", group.name, "' has failed: rank ", verdict.rank(),
                    verdict.kind() == Verdict::LOST ? " is lost: " : " gave up: ", verdict.why()));
@@ -513,7 +515,7 @@ void CoordinatorCore::LogStranger(std::string line, CoordinatorEffects* e) {
 void CoordinatorCore::Refuse(ConnectionId to, absl::string_view why, CoordinatorEffects* e) {
   LogStranger(absl::StrCat("connection ", to, " refused: ", why), e);
   FromCoordinator message;
-  message.mutable_refusal()->set_why(std::string(why.substr(0, kMaxTextBytes)));
+  message.mutable_refusal()->set_why(std::string(ClipText(why, kMaxTextBytes)));
   e->sends.push_back({to, std::move(message)});
   Drop(to, e);
 }

@@ -134,8 +134,9 @@ absl::Status Lives::Resume(WorldOptions* options) {
   TANDEM_ASSIGN_OR_RETURN(const std::string record, saved->ReadRecord());
   if (!from.record.ParseFromString(record)) return absl::DataLossError("damaged run record");
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
-                            worker::ResumePosition(from.record, rank, plan_.workers()));
+    TANDEM_ASSIGN_OR_RETURN(
+        const TrainPosition start,
+        worker::ResumePosition(from.record, rank, plan_.workers(), plan_.job.train().max_steps()));
     first_steps_[static_cast<size_t>(rank)] = start.step();
   }
   TANDEM_RETURN_IF_ERROR(ReturnTo(*saved, *map, &from));

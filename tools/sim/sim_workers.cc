@@ -84,7 +84,8 @@ absl::Status SimWorkers::LoadCheckpoint(int rank, worker::TaskRunner* runner,
   }
   const RunRecord& record = context_.options.resume->record;
   const std::string& folder = context_.options.resume->folder;
-  TANDEM_ASSIGN_OR_RETURN(options->start, worker::ResumePosition(record, rank, plan.workers()));
+  TANDEM_ASSIGN_OR_RETURN(options->start, worker::ResumePosition(record, rank, plan.workers(),
+                                                                 plan.job.train().max_steps()));
   first_epoch_ = options->start->epoch();
   if (rank == 0 && record.worker(0).has_best()) options->best = record.worker(0).best();
   if (rank == 0) options->epochs_to_first_judged = record.worker(0).epochs_to_first_judged();

@@ -372,6 +372,28 @@ TEST_F(CoreTest, AnAbortNamesWhoAndWhyAtOnce) {
   }
 }
 
+// A part of a UTF-8 character would make the message invalid. Here the character that begins at
+// byte 511 does not fit.
+TEST_F(CoreTest, LongTextsAreCutBetweenCharacters) {
+  const auto accents = [](size_t count) {
+    return absl::StrJoin(std::vector<std::string>(count, "\xc3\xa9"), "");
+  };
+  rendezvous::ToCoordinator join;
+  join.mutable_join()->set_version(collectives::CoordinatorCore::kVersion);
+  join.mutable_join()->set_group(absl::StrCat("g", accents(250)));
+  join.mutable_join()->set_ranks(2);
+  join.mutable_join()->set_deadline_ms(60'000);
+  for (const collectives::ConnectionId id : {1, 2}) {
+    Connect(id);
+    Say(id, join);
+  }
+  EXPECT_THAT(Told(2), ElementsAre(absl::StrCat("refused: asks for rank 0 of group 'g",
+                                                accents((511 - 27) / 2))));
+  Meet(3);
+  Abort(11, absl::StrCat("x", accents(300)));
+  EXPECT_THAT(Told(10), ElementsAre(absl::StrCat("aborted 1: x", accents((511 - 1) / 2))));
+}
+
 TEST_F(CoreTest, NonsenseFromAMemberCostsItTheGroup) {
   Meet(3);
   Accuse(11, 17, "who?");

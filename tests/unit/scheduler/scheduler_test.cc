@@ -34,6 +34,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // ---- range map --------------------------------------------------------------------------------
 
@@ -1187,6 +1188,35 @@ TEST(SchedulerCoreTest, AFailureSaysWhetherANewAttemptMayFollow) {
   EXPECT_FALSE(fail(1, absl::StatusCode::kInternal));
   EXPECT_TRUE(fail(0, absl::StatusCode::kInternal)) << "no attempt is left";
   EXPECT_TRUE(fail(1, absl::StatusCode::kInvalidArgument)) << "it would come again";
+}
+
+// The rows of the next attempt would need as much memory. A full disk may be empty then.
+TEST(SchedulerCoreTest, ALastCheckpointWithoutMemoryIsNotTriedAgain) {
+  for (const bool memory_full : {true, false}) {
+    scheduler::SchedulerCore::Options options;
+    options.restarts_left = 1;
+    Driver d(TestPlan(1, 1), options);
+    d.Up();
+    Control enter;
+    enter.mutable_barrier_enter()->set_name("checkpoint");
+    enter.mutable_barrier_enter()->set_parties(1);
+    enter.mutable_barrier_enter()->set_action(BarrierEnter::CHECKPOINT);
+    enter.mutable_barrier_enter()->set_path("/model/step-40");
+    d.Send(1, 11, enter);
+    ASSERT_FALSE(d.effects.sends.empty());
+    Control control;
+    CommandDone& done = *control.mutable_command_done();
+    done.set_id(d.effects.sends[0].control->command().id());
+    done.set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+    done.set_message("no room");
+    done.set_memory_full(memory_full);
+    d.Send(2, 1, control);
+    ASSERT_FALSE(d.effects.notices.empty());
+    EXPECT_EQ(d.effects.notices.back().comes_again, memory_full);
+    const std::string line = "CHECKPOINT /model/step-40: no room";
+    EXPECT_THAT(d.effects.notices.back().text,
+                StartsWith(memory_full ? line + "; the job writes no checkpoint; hint: " : line));
+  }
 }
 
 TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {

@@ -224,6 +224,7 @@ TEST_F(WatchPagesTest, ServesEachPath) {
   EXPECT_EQ(Get("/status.json").type, "application/json");
   EXPECT_THAT(Get("/metrics").body, HasSubstr("tandem_samples_total 5000\n"));
   EXPECT_THAT(Get("/").body, HasSubstr("<!doctype html>"));
+  EXPECT_THAT(Get("/").body, HasSubstr("node.memory_limit_bytes"));
   EXPECT_EQ(Get("/../etc/passwd").code, 404);
   EXPECT_LE(published_, 2) << "one snapshot serves many requests";
 }

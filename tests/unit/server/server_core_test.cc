@@ -196,7 +196,6 @@ TEST_F(ServerCoreTest, FinishAndStop) {
   EXPECT_TRUE(core_.stopped());
 }
 
-// The answer of a command has no mark of base/memory_full.h, so the job would be tried again.
 TEST_F(ServerCoreTest, AServerWithoutMemoryForARowHasFailedWhateverItDoes) {
   Start();
   Give(TheCommand(Command::FINISH_DELAYED, 7));
@@ -204,6 +203,24 @@ TEST_F(ServerCoreTest, AServerWithoutMemoryForARowHasFailedWhateverItDoes) {
   EXPECT_EQ(core_.failure(), absl::OkStatus()) << "the other shard is still at it";
   EXPECT_TRUE(Done(7).to_scheduler.empty());
   EXPECT_TRUE(IsMemoryFull(core_.failure())) << core_.failure();
+}
+
+// Training may continue without the checkpoint. If it may not, the mark tells the scheduler that a
+// new attempt would fail in the same way. A lost answer is sent again with the mark.
+TEST_F(ServerCoreTest, ACheckpointWithoutMemoryIsAnsweredWithTheMark) {
+  Start();
+  for (int time = 0; time < 2; ++time) {
+    Give(TheCommand(Command::CHECKPOINT, 7, "/model/step-40"));
+    if (time == 0) {
+      Done(7, MemoryFullError("no memory for copies of rows"));
+      Done(7);
+    }
+    EXPECT_EQ(core_.failure(), absl::OkStatus());
+    ASSERT_EQ(effects_.to_scheduler.size(), 1u);
+    const CommandDone& done = effects_.to_scheduler[0].command_done();
+    EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+    EXPECT_TRUE(done.memory_full());
+  }
 }
 
 TEST_F(ServerCoreTest, WhatItDoesNotKnowIsRefusedAndWhatComesTooEarlyToo) {

@@ -448,5 +448,28 @@ TEST_F(FullServerTest, ItSaysSoAgainAndAgain) {
   EXPECT_EQ(other.back(), 1);
 }
 
+// The process itself needs more than the limit, and nothing is left for copies.
+TEST_F(FullServerTest, ACheckpointWithoutMemoryForCopiesEnds) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const auto limit = static_cast<uint64_t>(memory_per_server_);
+  const std::vector<char> other(96 * kMiB, 1);
+  ShardReport report;
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  uint64_t id = 6;
+  for (; report.memory_bytes() < limit; ++id) {
+    ASSERT_LT(MonotonicNow(), deadline) << report.memory_bytes() << " of " << limit;
+    Command(tandem::Command::REPORT, id);
+    absl::SleepFor(absl::Milliseconds(20));
+    report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
+  }
+  Command(tandem::Command::MARK, id);
+  Command(tandem::Command::CHECKPOINT, id + 1);
+  const CommandDone done = AwaitDone(id + 1);
+  EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(done.message().find("no memory for copies of rows: "), 0u) << done.message();
+  EXPECT_TRUE(done.memory_full());
+  EXPECT_EQ(other.back(), 1);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -41,7 +41,8 @@ std::vector<TrainPosition> Positions(const std::vector<At>& workers) {
   const RunRecord record = Record(workers);
   std::vector<TrainPosition> positions;
   for (int rank = 0; rank < record.worker_size(); ++rank) {
-    const auto position = worker::ResumePosition(record, rank, record.worker_size());
+    const auto position =
+        worker::ResumePosition(record, rank, record.worker_size(), /*max_steps=*/0);
     EXPECT_TRUE(position.ok()) << position.status();
     positions.push_back(position.ok() ? *position : TrainPosition());
   }
@@ -110,44 +111,55 @@ TEST(ResumePositionTest, WorkersRememberWhereTheyRanOutOfData) {
     RunRecord record = Record({{2, false, 20, 7, 190}, other});
     record.mutable_worker(0)->mutable_position()->set_ended_at(20);
     if (other.over) record.mutable_worker(1)->mutable_position()->set_ended_at(21);
-    EXPECT_EQ(worker::ResumePosition(record, 0, 2)->ended_at(), 20);
-    EXPECT_EQ(worker::ResumePosition(record, 1, 2)->ended_at(), other.over ? 21 : 0);
+    EXPECT_EQ(worker::ResumePosition(record, 0, 2, 0)->ended_at(), 20);
+    EXPECT_EQ(worker::ResumePosition(record, 1, 2, 0)->ended_at(), other.over ? 21 : 0);
   }
 }
 
 TEST(ResumePositionTest, InANewEpochAWorkerHasData) {
   RunRecord record = Record({{3, false, 22, 20, 48}, {2, true, 20, 7, 200}});
   record.mutable_worker(1)->mutable_position()->set_ended_at(19);
-  EXPECT_EQ(worker::ResumePosition(record, 1, 2)->ended_at(), 0);
+  EXPECT_EQ(worker::ResumePosition(record, 1, 2, 0)->ended_at(), 0);
 }
 
-// The workers ended at the step limit. If all of them know it, they count the steps that closed the
-// epoch, and may train on in it with a larger limit. Otherwise they end the epoch once more.
+// The workers ended at the step limit. If all of them know it, the epoch is over. A larger limit
+// lets them train on behind the steps that closed the epoch. If not all know it, they end the epoch
+// once more.
 TEST(ResumePositionTest, BehindTheStepLimitAWorkerMayHaveData) {
+  constexpr int64_t kLimit = 15, kNone = 0;
   for (const bool all_know : {true, false}) {
-    RunRecord record = Record({{2, false, 22, 22, 190}, {2, false, 22, 22, 190}});
+    RunRecord record = Record({{2, true, 22, 7, 190}, {2, true, 22, 7, 190}});
     for (Progress& worker : *record.mutable_worker()) {
       worker.mutable_position()->set_ended_at(21);
-      worker.mutable_position()->set_closing_steps(6);
+      worker.mutable_position()->set_common_step(21);
+      worker.mutable_position()->set_closing_steps(4);
+      worker.mutable_position()->set_max_steps(kLimit);
     }
     if (!all_know) {
       TrainPosition* const waits = record.mutable_worker(1)->mutable_position();
+      waits->set_epoch_over(false);
       waits->set_step(21);
-      waits->set_first_step(7);
-      waits->set_closing_steps(4);
+      waits->clear_max_steps();
     }
-    for (int rank = 0; rank < 2; ++rank) {
-      const TrainPosition at = *worker::ResumePosition(record, rank, 2);
-      EXPECT_EQ(at.closing_steps(), all_know ? 6 : 4);
-      EXPECT_EQ(at.ended_at(), all_know ? 0 : 21);
-      EXPECT_EQ(at.rows(), 190);
+    for (const int64_t max_steps : {kLimit, kLimit - 1, kLimit + 1, kNone}) {
+      SCOPED_TRACE(max_steps);
+      const bool trains_on = all_know && (max_steps > kLimit || max_steps == kNone);
+      for (int rank = 0; rank < 2; ++rank) {
+        const TrainPosition at = *worker::ResumePosition(record, rank, 2, max_steps);
+        EXPECT_EQ(at.epoch_over(), all_know && !trains_on);
+        EXPECT_EQ(at.closing_steps(), trains_on ? 6 : 4);
+        EXPECT_EQ(at.first_step(), trains_on ? 22 : 7);
+        EXPECT_EQ(at.ended_at(), trains_on ? 0 : 21);
+        EXPECT_EQ(at.rows(), 190);
+        EXPECT_EQ(at.place().rows(), 190);
+      }
     }
   }
 }
 
 TEST(ResumePositionTest, WhatCannotBeIsRefused) {
   const auto refused = [](const RunRecord& record, int workers) {
-    return std::string(worker::ResumePosition(record, 0, workers).status().message());
+    return std::string(worker::ResumePosition(record, 0, workers, 0).status().message());
   };
   EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}}), 2), HasSubstr("run record has 1 workers"));
   EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}, {2, false, 1, 0, 1}}), 2),
