@@ -64,11 +64,12 @@ LimitedRows::LimitedRows(const RowLimits& limits, RangeStore* store, RowCounts* 
       longest_pass_(LongestPass(limits, values_)),
       pass_(Pass(limits, longest_pass_)) {}
 
-size_t LimitedRows::OtherBytes() const {
+StoreMemory LimitedRows::Memory() const {
   const size_t lists =
       row_victims_.entries.capacity() + candidate_victims_.entries.capacity() + seen_.capacity();
-  return sizeof(*this) + (evicted_ == nullptr ? 0 : evicted_->MemoryBytes()) +
-         lists * sizeof(Entry) + created_.capacity() * sizeof(uint32_t);
+  return {.arena = clocks_.MemoryBytes(),
+          .other = sizeof(*this) + (evicted_ == nullptr ? 0 : evicted_->MemoryBytes()) +
+                   lists * sizeof(Entry) + created_.capacity() * sizeof(uint32_t)};
 }
 
 // Requires: room for the clock of the row, which Create makes.

@@ -54,8 +54,7 @@ class LimitedRows {
 
   const RowLimits& limits() const { return limits_; }
   int64_t candidates() const { return candidates_; }
-  size_t ArenaBytes() const { return clocks_.MemoryBytes(); }
-  size_t OtherBytes() const;  // memory outside the arena
+  StoreMemory Memory() const;
 
   // ---- the clock ----
 

@@ -384,7 +384,7 @@ absl::Status LoadRows(const RangeImage& image, Range* range) {
 absl::Status NoMemoryFor(const Range& range, const absl::Status& why) {
   return MemoryFullError(absl::StrCat(
       "table ", range.table().plan->name, ": no memory for another row of range ", range.id(),
-      ", whose ", range.store().size(), " rows take ", range.store().MemoryBytes(), " bytes; ",
+      ", whose ", range.store().size(), " rows take ", range.store().Memory().bytes(), " bytes; ",
       why.message(), "; ",
       IsMemoryFull(why) ? absl::StrCat("hint: ", job::kWaysToFit)
                         : absl::StrCat(MemoryLimitHint(), "; or use fewer rows, or more servers")));
@@ -399,7 +399,7 @@ std::string NearlyFullText(const std::vector<Range*>& ranges, const MemoryBudget
   for (const Range* const range : ranges) {
     Part& part = parts[range->table().plan];
     part.rows += range->store().size();
-    part.bytes += range->store().MemoryBytes();
+    part.bytes += range->store().Memory().bytes();
   }
   const auto largest = std::max_element(
       parts.begin(), parts.end(),

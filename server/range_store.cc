@@ -465,15 +465,11 @@ void RangeStore::SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint
   copies_->CountSetAside(copies_->size() - before);
 }
 
-size_t RangeStore::ArenaBytes() const {
-  return index_.MemoryBytes() + rows_.MemoryBytes() +
-         (limits_ == nullptr ? 0 : limits_->ArenaBytes());
-}
-
-size_t RangeStore::MemoryBytes() const {
-  return sizeof(*this) + ArenaBytes() +
-         (free_.capacity() + missing_.capacity()) * sizeof(uint32_t) +
-         (limits_ == nullptr ? 0 : limits_->OtherBytes());
+StoreMemory RangeStore::Memory() const {
+  StoreMemory memory = limits_ == nullptr ? StoreMemory() : limits_->Memory();
+  memory.arena += index_.MemoryBytes() + rows_.MemoryBytes();
+  memory.other += sizeof(*this) + (free_.capacity() + missing_.capacity()) * sizeof(uint32_t);
+  return memory;
 }
 
 absl::Span<const float> RangeStore::Weights(uint32_t row_number) const {

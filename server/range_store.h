@@ -132,8 +132,7 @@ class RangeStore {
   int dim() const { return options_.dim; }
   int slots_per_row() const { return slots_per_row_; }
   int64_t size() const;        // rows, including absent ones that are not erased yet
-  size_t MemoryBytes() const;  // resident: index + rows + bookkeeping
-  size_t ArenaBytes() const;   // the part of it that is in the arena: index, rows and clocks
+  StoreMemory Memory() const;
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
 

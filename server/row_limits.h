@@ -6,6 +6,7 @@
 #define TANDEM_SERVER_ROW_LIMITS_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace tandem::server {
@@ -55,6 +56,14 @@ struct RowCounts {
     sampled += other.sampled;
     came_back += other.came_back;
   }
+};
+
+// The resident memory of a store, in bytes.
+struct StoreMemory {
+  size_t arena = 0;  // index, rows and clocks: pages of the arena
+  size_t other = 0;  // bookkeeping
+
+  size_t bytes() const { return arena + other; }
 };
 
 // An id that has updates but no row yet. Files contain this struct as it is.

@@ -702,7 +702,7 @@ ShardReport ShardCore::Report() const {
     if (ranges_.IsFirstCopy(range->id())) {
       out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
     }
-    out->set_bytes(out->bytes() + range->store().MemoryBytes());
+    out->set_bytes(out->bytes() + range->store().Memory().bytes());
     const LimitedRows* const limits = range->store().limits();
     if (limits == nullptr || !out->has_row_counts()) continue;
     out->mutable_row_counts()->set_candidates(out->row_counts().candidates() +

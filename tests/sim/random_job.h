@@ -44,7 +44,7 @@ inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
     case 8:
       return absl::StrCat("kind: GBA batches: ", 1 + random->Uniform(5), " token_gap: 0");
     case 9:
-      return "kind: DC_ASGD compensation: 1e-9";
+      return "kind: DC_ASGD compensation: 1e-10";
     case 10:
       return "kind: DC_ASGD compensation: 1e-12 mean_square_decay: 0.9";
     case 11:

@@ -168,6 +168,9 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, const RangeM
                             map.range(first).end != image.end;
       server::HeldQueue queue;
       TANDEM_RETURN_IF_ERROR(server::CheckpointQueueFixture(image, buffers, &queue));
+      const auto delay = plan_.groups[table.group].properties.delay;
+      from->delayed_finished |=
+          static_cast<int64_t>(queue.size()) < std::min<int64_t>(delay, image.progress.version);
       for (size_t i = 0; i < queue.size(); ++i) {
         for (const server::HeldUpdate& update : queue[i].updates) {
           for (const uint64_t key : update.keys.As<uint64_t>()) {

@@ -351,7 +351,7 @@ void SimServers::CheckMemory(int index) {
   size_t stores = 0, arenas = 0, held = 0, copies = 0;
   for (const Shard& shard : server.shards) {
     for (const server::Range* const range : shard.core->ranges().Owned()) {
-      stores += range->store().ArenaBytes();
+      stores += range->store().Memory().arena;
       held += range->held_bytes();
     }
     arenas += shard.core->arena().resident();

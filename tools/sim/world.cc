@@ -54,6 +54,8 @@ worker::MakeTaskRunner World::MakeToy() {
   judge.step_of = [this](int rank) { return steps(rank); };
   judge_ = std::make_unique<Judge>(context_.plan, *model_, std::move(judge));
   context_.judge = judge_.get();
+  const absl::optional<ResumeFrom>& resume = context_.options.resume;
+  if (resume.has_value() && resume->delayed_finished) judge_->OnDelayedFinished();
   return [this](const job::ResolvedJob& plan, int rank) {
     return ToyRunner::New(plan, rank, *model_, context_.options.evaluate, *judge_);
   };
@@ -189,6 +191,9 @@ void World::CheckRowCounts() {
                        (kind == Eviction::LRU && resume.has_value() && resume->other_ranges);
     const bool rows_add_up =
         loses ? rows + counts.evicted <= stayed : rows + counts.evicted == stayed;
+    // A shard that gets a range at the end applies its held updates behind the report of the run.
+    const bool reports_early =
+        moves() > 0 && context_.plan.groups[table.group].properties.delay > 0;
     Ledger::Ids ids;
     bool ids_add_up = true;
     if (judge_ != nullptr && context_.options.explain) {
@@ -197,9 +202,10 @@ void World::CheckRowCounts() {
       if (judge_->ledger().rules(table.id).certain()) {
         const RowReport& of_run = report().tables[table.id].row_counts();
         const Ledger::Ids ids_of_run = judge_->ledger().IdsOfRun(table.id);
-        ids_add_up = ids_add_up && counts.admitted == ids.admitted &&
-                     counts.refused == ids.refused && of_run.admitted() == ids_of_run.admitted &&
-                     of_run.refused() == ids_of_run.refused;
+        ids_add_up =
+            ids_add_up && counts.admitted == ids.admitted && counts.refused == ids.refused &&
+            (reports_early ||
+             (of_run.admitted() == ids_of_run.admitted && of_run.refused() == ids_of_run.refused));
       }
     }
     if (rows_add_up && ids_add_up && counts.found <= counts.looked_up &&

@@ -25,12 +25,13 @@ namespace tandem::sim {
 
 // A checkpoint of an earlier attempt of the run. The world resumes from it as a live run does.
 struct ResumeFrom {
-  std::string folder;          // on disk (server/checkpoint_directory.h)
-  int64_t step = 0;            // Manifest::step
-  RunRecord record;            // CheckpointReader::ReadRecord
-  std::vector<uint64_t> held;  // by table: updates (worker, step, range) that it holds back
-  std::vector<uint64_t> rows;  // by table
-  bool other_ranges = false;   // the checkpoint cuts some table into other ranges than the world
+  std::string folder;             // on disk (server/checkpoint_directory.h)
+  int64_t step = 0;               // Manifest::step
+  RunRecord record;               // CheckpointReader::ReadRecord
+  std::vector<uint64_t> held;     // by table: updates (worker, step, range) that it holds back
+  std::vector<uint64_t> rows;     // by table
+  bool other_ranges = false;      // the checkpoint cuts some table into other ranges than the world
+  bool delayed_finished = false;  // at the end of the run, and held updates are already in the rows
 };
 
 struct WorldOptions {

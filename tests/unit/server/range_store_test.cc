@@ -340,8 +340,8 @@ TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
     TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
     if (store.size() < 500'000) continue;
     const size_t data = static_cast<size_t>(store.size()) * (64 + 4 + 8);
-    ASSERT_LT(store.MemoryBytes(), data * 13 / 10) << store.size();
-    ASSERT_GT(store.MemoryBytes(), data) << "it cannot be less than what it holds";
+    ASSERT_LT(store.Memory().bytes(), data * 13 / 10) << store.size();
+    ASSERT_GT(store.Memory().bytes(), data) << "it cannot be less than what it holds";
   }
   EXPECT_GT(ResidentAround(store.Weights(0).data()), 0u);
 }
@@ -355,10 +355,10 @@ TEST(RangeStoreTest, ASmallRangeIsSmall) {
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   std::vector<uint32_t> numbers(keys.size());
   TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
-  EXPECT_LT(store.MemoryBytes(), size_t{20} << 10);
+  EXPECT_LT(store.Memory().bytes(), size_t{20} << 10);
   options.expected_rows = int64_t{1} << 60;  // a wrong hint, from a job file
   const server::RangeStore hinted(options);
-  EXPECT_LT(hinted.MemoryBytes(), size_t{2} << 20);
+  EXPECT_LT(hinted.Memory().bytes(), size_t{2} << 20);
 }
 
 // A row without memory is an error of the call. What was there before is untouched, and the store

@@ -237,12 +237,12 @@ TEST(RowWritesTest, RoomOfErasedRowsIsUsedAgain) {
     for (uint64_t& key : keys) key = Mix64(random.Uniform(1u << 30));
     TANDEM_CHECK_OK(
         writes.Apply(1, 2 * round + 1, StoreAction::kAssign, keys, values, &store, &changed));
-    if (round == 1) bytes = store.MemoryBytes();
+    if (round == 1) bytes = store.Memory().bytes();
     TANDEM_CHECK_OK(
         writes.Apply(1, 2 * round + 2, StoreAction::kErase, keys, {}, &store, &changed));
     EXPECT_EQ(store.size(), 0);
   }
-  EXPECT_LE(store.MemoryBytes(), bytes + (size_t{16} << 10));
+  EXPECT_LE(store.Memory().bytes(), bytes + (size_t{16} << 10));
 }
 
 // The copy of a write that comes late: after a later one of its writer, or of another one.
