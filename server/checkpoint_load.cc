@@ -26,11 +26,11 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
-// A file in memory, with its bytes in the budget.
+// A file in memory that the budget counts.
 struct CountedImage {
   explicit CountedImage(MemoryBudget* budget) : bytes(budget, /*copies=*/true) {}
 
-  MemoryBudget::Part bytes;  // counts until the image is free
+  MemoryBudget::Part bytes;  // declared first: counts until `image` is freed
   RangeImage image;
 };
 

@@ -5,7 +5,7 @@
 // first shard that needs a file reads it, and shards that need different files read them at the
 // same time. A file stays in memory until every shard that needs it has taken it. To bound the
 // memory, a shard that is ahead of others waits while two such files for each shard are in memory.
-// The budget of the process counts them as copies of rows, so no row gives way for them.
+// The budget of the process counts these files as copies of rows, so no row is evicted for them.
 //
 // A load begins a new run or resumes the run that wrote the checkpoint:
 //   - A new run gets the rows, and the steps that a fixed delay held back. Rows of dense tables are

@@ -4,7 +4,7 @@
 
 namespace tandem::server {
 
-// A refusal adds nothing, not even for a moment: another shard could be refused because of it.
+// A refusal adds nothing, not even for a moment, because another shard could be refused meanwhile.
 bool MemoryBudget::TryTake(size_t bytes) {
   const auto more = static_cast<int64_t>(bytes);
   int64_t counted = counted_;
@@ -31,7 +31,8 @@ int64_t MemoryBudget::AboveMargin() const {
   return free + std::min(for_copies_, std::max<int64_t>(copies, copies_)) - margin_;
 }
 
-// What is counted besides copies. The larger number of copies counts, as in AboveMargin.
+// The counted bytes without copies. copies_ may change between the two reads, and so the larger
+// value counts.
 int64_t MemoryBudget::WithoutCopies() const {
   const int64_t copies = copies_;
   const int64_t counted = counted_;

@@ -5,8 +5,7 @@
 //                              below belongs to it, for example frames in queues
 //   rows                       pages of the arenas (page_arena.h): rows, slots, index, clocks
 //   held updates, copies       updates that policies hold, rows as they were read, copies of rows
-//                              for checkpoints, and files of a checkpoint that shards load, as
-//                              they are
+//                              for checkpoints, and files of a checkpoint that shards load
 // So the process never has more resident memory than used(), except for what it takes between two
 // ticks besides rows, held updates and copies.
 //
@@ -15,9 +14,9 @@
 // below the margin, so an arena never refuses memory because of them. If other rows take the
 // margin, the job makes its last checkpoint and ends (nearly_full). At the limit an arena refuses
 // memory, and the shard fails. A part of the margin is for copies, and copies of any checkpoint may
-// use it. So a checkpoint makes no row give way, and a run that resumes has room for about as many
-// rows as the run before. If rows change so fast while a checkpoint is written that their copies
-// need more, the checkpoint gives up (copies_crowd). Copies never end a job.
+// use it. So a checkpoint evicts no row, and a run that resumes has room for about as many rows as
+// the run before. If rows change so fast while a checkpoint is written that their copies need more,
+// the shard gives the checkpoint up (copies_crowd). `nearly_full` does not count copies.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_SERVER_MEMORY_BUDGET_H_
@@ -61,8 +60,8 @@ class MemoryBudget {
   // An amount that changes and cannot be refused. Thread safety: one thread at a time.
   class Part {
    public:
-    // `budget` outlives this object, or is null. `copies`: of rows for a checkpoint, or of files of
-    // a checkpoint.
+    // `budget` outlives this object, or is null. `copies`: counts copies of rows for a
+    // checkpoint, or files of a checkpoint.
     explicit Part(MemoryBudget* budget, bool copies = false) : budget_(budget), copies_(copies) {}
     ~Part() { Set(0); }
     Part(const Part&) = delete;
@@ -84,15 +83,15 @@ class MemoryBudget {
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
-  // True if rows have taken a part of the margin. Copies do not count, because they go again.
+  // True if rows have taken a part of the margin. Copies do not count: they are freed soon.
   bool nearly_full() const { return process_ + WithoutCopies() > limit_ - margin_; }
-  // The same with the process as it was at first: without what shards need meanwhile to load a
-  // checkpoint.
+  // The same with the process as first measured, without the memory that shards need while they
+  // load a checkpoint.
   bool nearly_full_of_rows() const { return least_process_ + WithoutCopies() > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
-  // True if copies need more than their part, and have taken half of the rest of the margin. A
-  // checkpoint that may fail then gives up.
+  // True if copies need more than their part, and less than half of the rest of the margin is free.
+  // The shard then gives up a checkpoint that may fail.
   bool copies_crowd() const {
     return copies_ > for_copies_ && static_cast<int64_t>(room()) < (margin_ - for_copies_) / 2;
   }

@@ -65,8 +65,8 @@ class PageArena {
   // `bytes`: as in Take. Requires: the owner has discarded the pages that it has counted.
   void Give(Pages pages, char* block, size_t bytes);
 
-  // Counts `bytes` of pages that the owner will write. `soon_free`: the owner will discard so many
-  // bytes before it has written as many, so the budget does not count both.
+  // Counts `bytes` of pages that the owner will write. `soon_free`: the owner will discard this
+  // many bytes before it has written as many new ones, so the budget counts only one of the two.
   absl::Status Count(size_t bytes, size_t soon_free = 0);
   // Gives whole pages that have been counted back to the system. They read as zero afterwards.
   void Discard(char* at, size_t bytes);
@@ -89,7 +89,7 @@ class PageArena {
   MemoryBudget* const budget_;
   Regions small_, huge_;
   size_t reserved_ = 0, used_ = 0, resident_ = 0;
-  size_t twice_ = 0;  // of resident_: `soon_free` of Count, until as much has been discarded
+  size_t twice_ = 0;  // part of resident_ that the budget does not count (soon_free)
 };
 
 }  // namespace tandem::server

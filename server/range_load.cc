@@ -46,9 +46,9 @@ Buffer Joined(const Buffer& a, const Buffer& b, BufferSource& source) {
   return both;
 }
 
-// Adds a part of an update. If an earlier file had another part of it, the two become one update,
-// which counts once. Their keys differ. (Updates of another run do not count, and several of one
-// worker may have the same step.)
+// Adds a part of an update to the step. If an earlier file had another part of the same update,
+// joins the two, so that the update counts once. Their keys differ. Updates of another run are not
+// joined: they do not count, and several of one worker may have the same step.
 void AddPart(HeldUpdate part, bool in_batches, BufferSource& source, HeldStep* step) {
   const auto other =
       std::find_if(step->updates.begin(), step->updates.end(), [&part](const HeldUpdate& update) {

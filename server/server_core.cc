@@ -128,9 +128,9 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
   if (--pending.shards > 0) return;
   const Pending done = std::move(pending);
   pending_.erase(it);
-  // A server that cannot install its ranges, or has no memory for a row, has failed. For any other
-  // error the scheduler decides what it means. A checkpoint may fail without ending the job, even
-  // for lack of memory for copies of rows.
+  // A server that cannot install its ranges, or has no memory for a row, has failed. The
+  // scheduler decides about any other error. A checkpoint may fail without ending the job, even if
+  // there is no memory for copies of rows.
   const bool lacks_row = IsMemoryFull(done.status) && done.kind != ShardTask::Kind::kCheckpoint;
   if (lacks_row || (done.kind == ShardTask::Kind::kView && !done.status.ok())) {
     failure_ = done.status;

@@ -118,7 +118,7 @@ void ShardCore::Give(ShardEffects* effects) {
   WatchMemory(effects);
 }
 
-// Only rows that grow end the job, and not their copies. Rows that stay, or that make room for each
+// Only rows that grow end the job. Their copies do not. Rows that stay, or that make room for each
 // other, may use memory in the margin if the process has begun to need more for something else.
 void ShardCore::WatchMemory(ShardEffects* effects) {
   held_.Set(ranges_.held_bytes());

@@ -51,7 +51,7 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
       absl::StrCat("run record has workers in epochs ", epochs.first, " and ", epochs.last));
 }
 
-// Whether the step limit ended the epoch, and the resumed run has a larger one.
+// Whether the step limit ended the epoch, and the resumed run has a larger limit or none.
 bool TrainsOn(const TrainPosition& at, int64_t max_steps) {
   return at.epoch_over() && at.max_steps() > 0 && (max_steps == 0 || max_steps > at.max_steps());
 }
@@ -89,12 +89,12 @@ absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, 
     at.set_epoch_over(epochs.first_over);
     at.set_first_step(epochs.first_step);
   }
-  // A worker that ended at the step limit may have rows left.
+  // A worker that ended at the step limit may have rows left, so it keeps its place.
   if (ahead && at.max_steps() == 0) {
     at.clear_place();
     at.set_rows(kAllRows);
   }
-  // The epoch goes on behind the steps that closed it at the limit.
+  // The epoch continues after the steps that closed it at the limit.
   if (TrainsOn(at, max_steps)) {
     at.set_closing_steps(at.closing_steps() + at.step() - at.common_step() + 1);
     at.set_first_step(at.step());

@@ -6,9 +6,9 @@
 // trains twice on a row, and all workers repeat a step that only some had done (an evaluation, for
 // example).
 //
-// A run that ended at its step limit (train.max_steps) may resume with a larger limit, and then
-// trains on in the same epoch. With the same limit, for example after a failure during the last
-// checkpoint, the epoch is over and no step is added.
+// A run that ended at its step limit (train.max_steps) may resume with a larger limit or none. It
+// then continues in the same epoch. With the same limit, for example after a failure during the
+// last checkpoint, the epoch is over and the run adds no step.
 #ifndef TANDEM_WORKER_RESUME_POSITION_H_
 #define TANDEM_WORKER_RESUME_POSITION_H_
 

@@ -272,11 +272,11 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
 // The position of this worker for a checkpoint: between two steps, or at the end of an epoch.
 //
 // Steps after the limit (train.max_steps) are empty because of the limit, and say nothing about the
-// end of the data. In this case (`limited`) the position names the limit, because a run with a
-// larger one trains on in the same epoch (resume_position.h). Where one empty step closes an epoch,
-// all workers have that step at the same time. So a position after it marks the epoch as over, even
-// if no answer has told this worker yet. Where several steps close an epoch (`several`), the number
-// of empty steps after the limit is known only once the epoch is over.
+// end of the data. A position after such a step (`limited`) names the limit, because a run with a
+// larger limit continues in the same epoch (resume_position.h). Where one empty step closes an
+// epoch, all workers have that step at the same time. So a position after it marks the epoch as
+// over, even if this worker has not been told yet. Where several steps close an epoch (`several`),
+// the number of empty steps after the limit is known only once the epoch is over.
 TrainPosition TrainerCore::Position() const {
   const bool lockstep = context_.plan.lockstep;
   const bool told = phase_ >= Phase::kEvaluation ||

@@ -208,8 +208,8 @@ SimJob RandomJobOfLives(Random* random) {
 }
 
 // The jobs of the attempts after the first. For half of the seeds they have other servers, shards
-// and key ranges. Not if a policy has batches: each range has its own open batch, and then a resume
-// on other ranges may be refused (docs/CHECKPOINTS.md). Empty: all attempts have the same job.
+// and key ranges. Jobs with batches do not: each range has its own open batch, so a resume on other
+// ranges may be refused (docs/CHECKPOINTS.md). Empty: all attempts have the same job.
 std::vector<SimJob> RandomLater(uint64_t seed, const SimJob& job) {
   Random random(HashCombine(seed, 33));
   const job::ResolvedJob plan = job.Plan();
@@ -352,8 +352,8 @@ TEST_F(SynchronousLivesTest, EachProcessMayDieWhileTheRunResumes) {
   }
 }
 
-// On fewer and on more servers, with other key ranges, it is still the same run. A fixed delay also
-// holds updates, which are cut anew. In table "b" rows come and go by AGE.
+// A run that resumes on fewer or more servers, with other key ranges, ends with the same bits. A
+// fixed delay also holds updates, which are cut anew. In table "b" rows come and go by AGE.
 TEST_F(SynchronousLivesTest, ARunMayResumeOnOtherServers) {
   for (const char* policy : {"kind: BSP", "kind: FIXED_DELAY delay: 2"}) {
     for (Case& one : cases_) {

@@ -63,14 +63,15 @@ inline void AddRowRules(uint64_t seed, bool at_budget, SimJob* job) {
 }
 
 // The most pages that the rows of a range take in these small worlds: one each for rows, clocks and
-// index. A range of dense parameters has a longer index and longer rows. It is the only one with
-// rows, because the toy model has one block of such parameters.
+// index. A range of dense parameters has a longer index and longer rows. Only one such range has
+// rows, because the toy model has one block of dense parameters.
 inline constexpr uint64_t kPagesOfRange = 3, kPagesOfDense = 7;
 
 // If a table has eviction AT_BUDGET, gives each server a budget with fewer pages for rows than its
 // ranges usually take. Then most servers fill up when some of their ranges have their first rows.
-// From then on a new row of AT_BUDGET needs the place of another, because memory is refused even if
-// a page has room. Other tables always get the pages that they need. Call it after AddRowRules.
+// From then on a table with AT_BUDGET evicts a row for each new one or refuses the new one, because
+// MayGrow is false even if a page has room. Other tables always get the pages that they need. Call
+// it after AddRowRules.
 inline void AddBudget(uint64_t seed, const SimJob& job, sim::WorldOptions* options) {
   const bool first = absl::StrContains(job.row_rules, "AT_BUDGET");
   const bool second = job.second_table && absl::StrContains(job.second_row_rules, "AT_BUDGET");

@@ -190,9 +190,9 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
   EXPECT_GT(rows.evicted, count / 4);
 }
 
-// In all tables rows make room for each other at the budget of their server. World compares the
-// memory of each server with its budget after each event, also while ranges move and checkpoints
-// are copied.
+// All tables have eviction AT_BUDGET, so a full server evicts a row for each new one or refuses
+// the new one. World compares the memory of each server with its budget after each event, also
+// while ranges move and checkpoints are copied.
 TEST(WorldTest, RowsAtTheBudgetSurviveAnything) {
   const uint64_t count = SeedCount(200);
   uint64_t at_budget = 0, checkpoints = 0, moves = 0;

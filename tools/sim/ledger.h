@@ -72,8 +72,8 @@ class Ledger {
   // Returns to a checkpoint that has the steps of each worker `rank` below steps[rank]. Forgets
   // all later updates. The updates that the checkpoint holds back count as not settled. INTERNAL if
   // the checkpoint has neither applied nor held an update (it is lost), or holds a later one (it
-  // would be applied twice). `range_of`: the ranges in which the run continues, also those of
-  // `held`.
+  // would be applied twice). `range_of`: the range of a row in the resumed run. `held`
+  // has the same ranges.
   using RangeOf = std::function<uint32_t(uint32_t table, uint64_t key)>;
   absl::Status ReturnTo(absl::Span<const int64_t> steps, const std::set<Slice>& held,
                         const RangeOf& range_of);

@@ -34,8 +34,8 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> FirstRanges(const job::ResolvedJ
   return RangeMap::FromView(view, plan.sizes());
 }
 
-// The range of a row of the ledger. Dense parameters on servers have one row there, in the range of
-// their first block. Replicas have no range.
+// The range of a row of the ledger. The ledger has one row for dense parameters on servers, in the
+// range of their first block. Dense parameters on workers have no range: returns `table`.
 uint32_t RangeOf(const job::ResolvedJob& plan, const RangeMap& map, uint32_t table, uint64_t key) {
   if (table >= plan.tables.size()) return table;
   const uint64_t known = key == ToyModel::kDenseKey ? 0 : key;
@@ -144,8 +144,8 @@ absl::Status Lives::Resume(WorldOptions* options) {
   return absl::OkStatus();
 }
 
-// Returns the ledger to the checkpoint, and compares its rows with the ledger. The ranges of the
-// checkpoint may be others than those of the attempt, in `map`.
+// Returns the ledger to the checkpoint, and compares the rows of the checkpoint with it. `map`: the
+// ranges of the attempt, which may differ from those of the checkpoint.
 absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, const RangeMap& map,
                              ResumeFrom* from) {
   HeapBufferSource buffers;

@@ -75,9 +75,9 @@ class Lives {
     std::string folder;  // an empty folder on disk; receives the checkpoints
     std::vector<Accident> accidents;  // by attempt; further attempts have none
     std::vector<Accident> more;       // in the first attempt, in order of their events
-    // The plan of the second attempt, of the third and so on; the last one is also that of further
-    // attempts. Empty: all have the first plan. Only fields that may change when a run resumes
-    // differ from it.
+    // The plans of the second attempt, the third and so on. Further attempts use the last plan.
+    // Empty: all attempts use the first plan. The plans differ only in fields that may change when
+    // a run resumes.
     std::vector<job::ResolvedJob> later;
   };
   // `plan` must outlive this.
@@ -90,7 +90,7 @@ class Lives {
   int64_t attempts() const { return attempt_ + 1; }
   int replaced() const { return replaced_; }            // workers whose new processes have trained
   int resumes() const { return resumes_; }              // attempts that began with a checkpoint
-  int recuts() const { return recuts_; }                // ... that has other key ranges
+  int recuts() const { return recuts_; }                // ... with other key ranges
   int verdicts() const { return verdicts_; }            // attempts that the scheduler has ended
   int64_t steps_again() const { return steps_again_; }  // of all workers
   uint64_t trace_hash() const { return trace_hash_; }   // of all attempts

@@ -66,7 +66,7 @@ class RowLives {
   void Cut(const std::function<bool(const Part& part)>& stays);
 
   uint32_t range() const { return range_; }
-  // A resumed run may have its row in another range.
+  // A resumed run may have the row in another range.
   void set_range(uint32_t range) { range_ = range; }
   size_t size() const { return folds_.size(); }  // folds
   // Whether this fold (from 0) has created the row, or was refused. Requires: certain rules.

@@ -30,8 +30,8 @@ class SimDisk final : public CheckpointFiles {
   // `model_folder` holds the checkpoints.
   explicit SimDisk(std::string model_folder) : folder_(std::move(model_folder)) {}
 
-  // An attempt begins from this checkpoint (a folder without its path; empty: from none). `plan`
-  // must outlive the attempt.
+  // An attempt begins. `resumed_from`: its checkpoint, a folder without its path (empty: none).
+  // `plan` must outlive the attempt.
   void Begin(const job::ResolvedJob& plan, int64_t attempt, const std::string& resumed_from) {
     plan_ = &plan;
     attempt_ = attempt;

@@ -25,7 +25,7 @@ scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
   core.models.run = options.run;
   core.models.attempt = options.attempt;
   core.models.resume = options.resume.has_value();
-  // A server whose memory is full ends the job with a checkpoint there.
+  // If the memory of a server is full, the job writes its last checkpoint there and ends.
   if (options.row_bytes > 0) core.models.checkpoint_folder = "model";
   core.replacements = options.replacements;
   if (!options.resume.has_value()) return core;

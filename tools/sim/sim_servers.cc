@@ -48,8 +48,9 @@ absl::Status SimServers::Init() {
   return absl::OkStatus();
 }
 
-// Ranges move, so a server may have all of them. Then it holds the updates of the whole job. A
-// checkpoint then takes two blocks of memory for each range: for its rows and for its candidates.
+// The budget of a server; null without a limit. Ranges move, so a server may own all of them and
+// hold the updates of the whole job. A checkpoint then takes two blocks of memory for each range:
+// one for its rows and one for its candidates.
 std::unique_ptr<server::MemoryBudget> SimServers::NewBudget() const {
   const WorldOptions& options = context_.options;
   if (options.row_bytes == 0) return nullptr;
@@ -343,8 +344,8 @@ void SimServers::CheckShares(EndpointId id) {
   }
 }
 
-// Adds up what the ranges and checkpoints of a server have, and compares the sums with its budget.
-// Until the server says that its memory is full, rows take no more than their part.
+// Adds up the memory of the ranges and checkpoints of a server, and compares the sums with its
+// budget. Checks that rows take at most row_bytes until the server reports that its memory is full.
 void SimServers::CheckMemory(int index) {
   const Server& server = servers_[static_cast<size_t>(index)];
   if (server.budget == nullptr) return;

@@ -83,7 +83,7 @@ class SimServers {
     std::unique_ptr<server::ServerCore> core;
     std::unique_ptr<server::MemoryBudget> budget;  // null: none; outlives the shards
     std::vector<Shard> shards;
-    std::string memory_full;  // ShardEffects::memory_full of the first shard that has given one
+    std::string memory_full;  // ShardEffects::memory_full of the first shard that reported it
     uint64_t beats = 0;
   };
 

@@ -191,7 +191,7 @@ void World::CheckRowCounts() {
                        (kind == Eviction::LRU && resume.has_value() && resume->other_ranges);
     const bool rows_add_up =
         loses ? rows + counts.evicted <= stayed : rows + counts.evicted == stayed;
-    // A shard that gets a range at the end applies its held updates behind the report of the run.
+    // A shard that gets a range at the end may apply its held updates after the report of the run.
     const bool reports_early =
         moves() > 0 && context_.plan.groups[table.group].properties.delay > 0;
     Ledger::Ids ids;

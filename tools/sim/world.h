@@ -20,7 +20,7 @@
 // After each event of a shard, the toy world also compares the clocks and sums that the shard keeps
 // up to date with those of a look at each range and worker, and checks that no read waits without a
 // reason (SimServers::CheckSums). If servers have a memory budget, the world compares it with the
-// memory that their ranges and checkpoints have (SimServers::CheckMemory). Rows of AT_BUDGET never
+// memory that their ranges and checkpoints use (SimServers::CheckMemory). Rows of AT_BUDGET never
 // end a job. Other rows that take too much end it with a last checkpoint.
 // At the end the world checks all rows again, and that frozen tables have none. With any runner it
 // also checks that sent = applied + merged + dropped (= computed by the toy model), that the rows

@@ -31,7 +31,7 @@ struct ResumeFrom {
   std::vector<uint64_t> held;     // by table: updates (worker, step, range) that it holds back
   std::vector<uint64_t> rows;     // by table
   bool other_ranges = false;      // the checkpoint cuts some table into other ranges than the world
-  bool delayed_finished = false;  // at the end of the run, and held updates are already in the rows
+  bool delayed_finished = false;  // of the end of the run: the rows have all delayed updates
 };
 
 struct WorldOptions {
@@ -67,8 +67,8 @@ struct WorldOptions {
   // How many dead workers a supervisor starts again in their places, if the scheduler allows it.
   int replacements = 0;
   // Each server has a memory budget (server/memory_budget.h) with so many bytes for rows, and as
-  // many more as held updates and copies need at most. 0: no budget. AT_BUDGET stops `row_slack`
-  // bytes earlier: a table takes whole pages at once, and other rows may come later.
+  // many more as held updates and copies need at most. 0: no budget. Rows of AT_BUDGET stop
+  // `row_slack` bytes earlier, because memory grows by pages and other tables may need it later.
   size_t row_bytes = 0, row_slack = 0;
   absl::Duration start_time = absl::Seconds(2);  // a new process registers at most this late
   CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world

@@ -1190,7 +1190,7 @@ TEST(SchedulerCoreTest, AFailureSaysWhetherANewAttemptMayFollow) {
   EXPECT_TRUE(fail(1, absl::StatusCode::kInvalidArgument)) << "it would come again";
 }
 
-// The rows of the next attempt would need as much memory. A full disk may be empty then.
+// The rows of the next attempt would need as much memory. A full disk may have room by then.
 TEST(SchedulerCoreTest, ALastCheckpointWithoutMemoryIsNotTriedAgain) {
   for (const bool memory_full : {true, false}) {
     scheduler::SchedulerCore::Options options;

@@ -742,7 +742,7 @@ server::CheckpointLoad::Opener OpenerOf(server::SharedCheckpoint* shared, const 
 }
 
 // Rows that fill the memory up to the margin fit again when the run resumes. The files that are in
-// memory meanwhile use the part of the margin that is for copies, and make no row give way.
+// memory meanwhile use the part of the margin that is for copies, and evict no row.
 TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
   plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
   constexpr int kRanges = 4;
@@ -988,8 +988,8 @@ TEST_F(FixedDelayTest, TheRunGoesOnWhereItStood) {
   EXPECT_EQ(after.held_bytes(), 0u);
 }
 
-// Three files have a part of each held update. The range that takes them has one update again, and
-// counts it once.
+// Each of three files has a part of each held update. The range that loads the files joins the
+// parts to one update, and counts it once.
 TEST_F(FixedDelayTest, AHeldUpdateInSeveralFilesCountsOnce) {
   Table before(delayed_, 3), after(delayed_, 1);
   for (int64_t step = 0; step < 4; ++step) before.Step(step, step, kKeys);

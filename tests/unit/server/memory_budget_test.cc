@@ -67,8 +67,8 @@ TEST(MemoryBudgetTest, TheMarginIsNotForRowsThatGiveWay) {
   EXPECT_FALSE(budget.TryTake(1));
 }
 
-// A checkpoint whose copies take no more than their part of the margin makes no row give way. More
-// copies do not end the job either: the checkpoint gives up.
+// Copies that take no more than their part of the margin evict no row. More copies do not end the
+// job either: the shard gives up the checkpoint.
 TEST(MemoryBudgetTest, CopiesUseTheirPartOfTheMargin) {
   constexpr size_t kBlock = server::CopyBlocks::kBytes;
   MemoryBudget budget(/*limit=*/20 * kBlock, /*process=*/0, /*margin=*/8 * kBlock,

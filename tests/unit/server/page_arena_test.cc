@@ -177,7 +177,7 @@ TEST(PageArenaTest, ALimitIsAStatusAndChangesNothing) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("uses 36864 of 40960 bytes"));
   EXPECT_TRUE(IsMemoryFull(refused));
   EXPECT_EQ(arena.resident(), 9 * PageArena::kPage);
-  // Memory that is soon freed does not count, also for other arenas of the process.
+  // The budget does not count memory that is soon freed, so other arenas may take as much.
   TANDEM_CHECK_OK(arena.Count(2 * PageArena::kPage, /*soon_free=*/PageArena::kPage));
   EXPECT_EQ(arena.resident(), 11 * PageArena::kPage);
   EXPECT_EQ(budget.used(), 10 * PageArena::kPage);

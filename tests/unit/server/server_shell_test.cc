@@ -363,7 +363,7 @@ class CrowdedTest : public LongCheckpointTest {
   std::vector<char> others_;  // memory of the process for something else
 };
 
-// Such copies need not be many, if the rest of the memory is used up.
+// A few copies are too many if the process uses the rest of the memory for something else.
 TEST_F(CrowdedTest, ACheckpointWhoseCopiesLeaveTooLittleForRowsEnds) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   const uint32_t last = static_cast<uint32_t>(map_->ranges().size()) - 1;  // written last

@@ -1041,7 +1041,7 @@ TEST_F(ShardBudgetTest, LoadedRowsHaveNotGrown) {
   }
 }
 
-// Updates that a checkpoint holds back count from the load on, and not only from the next frame on.
+// Held updates of a checkpoint count as soon as they are loaded, before the next frame comes.
 TEST_F(ShardBudgetTest, LoadedUpdatesCount) {
   Start("kind: BSP");
   shard_ = NewShard(kServer0, &budget_);

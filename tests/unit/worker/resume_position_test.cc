@@ -122,9 +122,9 @@ TEST(ResumePositionTest, InANewEpochAWorkerHasData) {
   EXPECT_EQ(worker::ResumePosition(record, 1, 2, 0)->ended_at(), 0);
 }
 
-// The workers ended at the step limit. If all of them know it, the epoch is over. A larger limit
-// lets them train on behind the steps that closed the epoch. If not all know it, they end the epoch
-// once more.
+// The workers ended at the step limit. If all of them know it, the epoch is over. With a
+// larger limit they continue in it, after the steps that closed it. If not all know it, they end
+// the epoch once more.
 TEST(ResumePositionTest, BehindTheStepLimitAWorkerMayHaveData) {
   constexpr int64_t kLimit = 15, kNone = 0;
   for (const bool all_know : {true, false}) {
