@@ -7,49 +7,35 @@ namespace tandem::server {
 // A refusal adds nothing, not even for a moment, because another shard could be refused meanwhile.
 bool MemoryBudget::TryTake(size_t bytes) {
   const auto more = static_cast<int64_t>(bytes);
-  int64_t counted = counted_;
+  int64_t others = others_;
   do {
-    if (process_ + counted + more > limit_) return false;
-  } while (!counted_.compare_exchange_weak(counted, counted + more));
+    if (process_ + copies_ + others + more > limit_) return false;
+  } while (!others_.compare_exchange_weak(others, others + more));
   return true;
 }
 
 void MemoryBudget::Part::Set(size_t bytes) {
-  if (budget_ == nullptr || bytes == bytes_) return;
+  if (budget_ == nullptr) return;
   const int64_t more = static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_);
-  if (copies_ && more > 0) budget_->copies_.fetch_add(more);
-  budget_->counted_.fetch_add(more);
-  if (copies_ && more < 0) budget_->copies_.fetch_add(more);
+  (copies_ ? budget_->copies_ : budget_->others_).fetch_add(more);
   bytes_ = bytes;
 }
 
-// Room without the margin. Copies may use their part of it. Their number may change between the
-// two reads, and so the larger one counts.
+// Copies may use their part of the margin.
 int64_t MemoryBudget::AboveMargin() const {
-  const int64_t copies = copies_;
-  const auto free = static_cast<int64_t>(room());
-  return free + std::min(for_copies_, std::max<int64_t>(copies, copies_)) - margin_;
-}
-
-// The counted bytes without copies. copies_ may change between the two reads, and so the larger
-// value counts.
-int64_t MemoryBudget::WithoutCopies() const {
-  const int64_t copies = copies_;
-  const int64_t counted = counted_;
-  return counted - std::max<int64_t>(copies, copies_);
+  return limit_ - margin_ - process_ - others_ - std::max<int64_t>(0, copies_ - for_copies_);
 }
 
 void MemoryBudget::Measure() {
-  const int64_t counted = counted_;
-  OnResident(ResidentBytes(), counted);
+  const int64_t before = counted();
+  OnResident(ResidentBytes(), before);
 }
 
 // Pages that are counted and not written yet are not resident, so the difference may be too small.
 // Memory that is given back meanwhile may be resident and not counted any more, but is not of the
 // process.
-void MemoryBudget::OnResident(size_t bytes, int64_t counted) {
-  process_ =
-      std::max(least_process_, static_cast<int64_t>(bytes) - std::max<int64_t>(counted, counted_));
+void MemoryBudget::OnResident(size_t bytes, int64_t before) {
+  process_ = std::max(least_process_, static_cast<int64_t>(bytes) - std::max(before, counted()));
 }
 
 // A worker that serves rows is in a view twice, with one process number.

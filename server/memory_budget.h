@@ -55,7 +55,7 @@ class MemoryBudget {
 
   // Counts memory for rows. False: the sum would exceed the limit, and nothing has changed.
   bool TryTake(size_t bytes);
-  void Give(size_t bytes) { counted_.fetch_sub(static_cast<int64_t>(bytes)); }
+  void Give(size_t bytes) { others_.fetch_sub(static_cast<int64_t>(bytes)); }
 
   // An amount that changes and cannot be refused. Thread safety: one thread at a time.
   class Part {
@@ -76,18 +76,18 @@ class MemoryBudget {
 
   // Measures the process again.
   void Measure();
-  // `bytes`: the resident memory of the process. `counted`: what was counted shortly before.
-  void OnResident(size_t bytes, int64_t counted = 0);
+  // `bytes`: the resident memory of the process. `before`: what was counted shortly before.
+  void OnResident(size_t bytes, int64_t before = 0);
 
   size_t limit() const { return static_cast<size_t>(limit_); }
-  size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted_)); }
+  size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted())); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
   // True if rows have taken a part of the margin. Copies do not count: they are freed soon.
-  bool nearly_full() const { return process_ + WithoutCopies() > limit_ - margin_; }
+  bool nearly_full() const { return process_ + others_ > limit_ - margin_; }
   // The same with the process as first measured, without the memory that shards need while they
   // load a checkpoint.
-  bool nearly_full_of_rows() const { return least_process_ + WithoutCopies() > limit_ - margin_; }
+  bool nearly_full_of_rows() const { return least_process_ + others_ > limit_ - margin_; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
   bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
   // True if copies need more than their part, and less than half of the rest of the margin is free.
@@ -100,12 +100,12 @@ class MemoryBudget {
 
  private:
   int64_t AboveMargin() const;
-  int64_t WithoutCopies() const;
+  int64_t counted() const { return others_ + copies_; }
 
   const int64_t limit_, margin_, slack_, for_copies_, least_process_;
   std::atomic<int64_t> process_;
-  std::atomic<int64_t> counted_{0};
-  std::atomic<int64_t> copies_{0};  // the part of counted_ that is of copies
+  std::atomic<int64_t> others_{0};  // rows and held updates
+  std::atomic<int64_t> copies_{0};
 };
 
 // The processes of the job on the host of server `server`, that process included.

@@ -412,7 +412,9 @@ class ShardThread {
   // Rows that change before their slice are kept in memory. Training does not wait for the disk, so
   // a checkpoint that needs too much of this memory ends.
   void CheckMemory() {
-    if (checkpoint_ == nullptr || !checkpoint_->may_fail || checkpoint_->copied()) return;
+    if (checkpoint_ == nullptr || !checkpoint_->may_fail) return;
+    // Before the mark the shard has no copies, and an error would end the job.
+    if (!checkpoint_->marked() || checkpoint_->copied()) return;
     const MemoryBudget& budget = *core_->budget();
     const size_t bytes = checkpoint_->copying->set_aside_bytes();
     const int64_t most = options_.plan.job.limits().held_bytes_per_shard();

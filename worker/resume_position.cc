@@ -1,6 +1,7 @@
 #include "worker/resume_position.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -13,8 +14,9 @@ struct Epochs {
   bool last_begun = false;      // some worker has trained in the last epoch
   bool first_over = true;       // all workers in the first epoch know that it is over
   int64_t first_step = 0;       // start of the first epoch
-  // closing_steps of the first and of the last epoch
-  int64_t first_closing = 0, last_closing = 0;
+  // closing_steps of the first epoch and of the last one. The smallest of the first: in runs of
+  // earlier versions that ended at the limit, workers that knew of the end have more.
+  int64_t first_closing = std::numeric_limits<int64_t>::max(), last_closing = 0;
 };
 
 absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
@@ -44,7 +46,7 @@ absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
     if (at.epoch() != epochs.first) continue;
     if (!at.epoch_over()) epochs.first_over = false;
     epochs.first_step = at.first_step();
-    epochs.first_closing = at.closing_steps();
+    epochs.first_closing = std::min(epochs.first_closing, at.closing_steps());
   }
   if (epochs.last <= epochs.first + 1) return epochs;
   return absl::DataLossError(

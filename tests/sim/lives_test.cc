@@ -238,12 +238,12 @@ TEST(LivesTest, SurvivesAnything) {
     SimJob job = RandomJobOfLives(&random);
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
-    AddBudget(seed, job, &options);
+    const std::vector<SimJob> later = RandomLater(seed, job);
+    AddBudget(seed, job, &options, later);
     if (job.patience >= 0) options.evaluate = true;
     if (job.placement == "REPLICATED") options.moves_per_second = 0;
     options = WithCheckpoints(options, absl::Milliseconds(30 + 90 * random.NextDouble()));
-    LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{},
-                 RandomLater(seed, job));
+    LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{}, later);
     if (!run.ok()) break;  // one trace is enough to read
     attempts += static_cast<uint64_t>(run.lives.attempts());
     resumes += static_cast<uint64_t>(run.lives.resumes());
@@ -716,9 +716,9 @@ TEST(LivesTest, TheSameSeedIsTheSameRun) {
       if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
       sim::WorldOptions options =
           WithCheckpoints(RandomWorld(job, seed, &random), absl::Milliseconds(30));
-      AddBudget(seed, job, &options);
-      LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{},
-                   RandomLater(seed, job));
+      const std::vector<SimJob> later = RandomLater(seed, job);
+      AddBudget(seed, job, &options, later);
+      LivesRun run(job, options, RandomAccidents(job.Plan(), &random), /*more=*/{}, later);
       ASSERT_TRUE(run.ok()) << "seed " << seed;
       h = run.lives.trace_hash();
     }

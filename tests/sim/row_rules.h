@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -71,13 +72,22 @@ inline constexpr uint64_t kPagesOfRange = 3, kPagesOfDense = 7;
 // ranges usually take. Then most servers fill up when some of their ranges have their first rows.
 // From then on a table with AT_BUDGET evicts a row for each new one or refuses the new one, because
 // MayGrow is false even if a page has room. Other tables always get the pages that they need. Call
-// it after AddRowRules.
-inline void AddBudget(uint64_t seed, const SimJob& job, sim::WorldOptions* options) {
+// it after AddRowRules. `later`: the same job with other servers and ranges, of further attempts.
+inline void AddBudget(uint64_t seed, const SimJob& job, sim::WorldOptions* options,
+                      const std::vector<SimJob>& later = {}) {
   const bool first = absl::StrContains(job.row_rules, "AT_BUDGET");
   const bool second = job.second_table && absl::StrContains(job.second_row_rules, "AT_BUDGET");
   if (!first && !second) return;
-  const auto on_server = static_cast<uint64_t>(job.shards_per_server * job.ranges_per_shard);
-  const auto ranges = on_server * static_cast<uint64_t>(job.servers);  // of a table
+  const auto ranges_of = [](const SimJob& one) {
+    return one.shards_per_server * one.ranges_per_shard;
+  };
+  int most_on_server = ranges_of(job), most = most_on_server * job.servers;  // of a table
+  for (const SimJob& one : later) {
+    most_on_server = std::max(most_on_server, ranges_of(one));
+    most = std::max(most, ranges_of(one) * one.servers);
+  }
+  const auto on_server = static_cast<uint64_t>(most_on_server);
+  const auto ranges = static_cast<uint64_t>(most);
   uint64_t slack = kPagesOfRange;
   if (job.second_table && first != second) slack += kPagesOfRange * ranges;
   if (job.dense_on_servers) slack += kPagesOfDense;

@@ -111,7 +111,7 @@ TEST(MemoryBudgetTest, TheProcessIsMeasuredAgain) {
   EXPECT_FALSE(budget.TryTake(301));
   budget.OnResident(400);
   EXPECT_EQ(budget.used(), 400u);
-  budget.OnResident(700, /*counted=*/500);
+  budget.OnResident(700, /*before=*/500);
   EXPECT_EQ(budget.used(), 400u) << "memory that has been given back meanwhile";
   budget.Give(200);
 }

@@ -213,6 +213,20 @@ class LongCheckpointTest : public ServerShellTest {
     control.mutable_command()->set_abandon(abandon);
     Send(control);
   }
+  // Sends REPORT with new ids until the server counts at least so many bytes. Returns the report.
+  ShardReport AwaitMemory(uint64_t bytes) {
+    ShardReport report;
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    for (; report.memory_bytes() < bytes; absl::SleepFor(absl::Milliseconds(20))) {
+      if (MonotonicNow() > deadline) {
+        ADD_FAILURE() << "the server counts " << report.memory_bytes() << " of " << bytes;
+        break;
+      }
+      Command(tandem::Command::REPORT, next_report_++);
+      report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
+    }
+    return report;
+  }
   CommandDone AwaitDone(uint64_t id) {
     return Await([id](const Control& c) { return c.command_done().id() == id; }).command_done();
   }
@@ -272,6 +286,7 @@ class LongCheckpointTest : public ServerShellTest {
   transport::PeerId shard_ = 0;
   std::shared_ptr<const RangeMap> map_;
   uint64_t request_ = 0;
+  uint64_t next_report_ = 100;                   // id of the next REPORT
   std::vector<transport::TransportEvent> came_;  // to the worker
 };
 
@@ -378,12 +393,7 @@ TEST_F(CrowdedTest, ACheckpointWhoseCopiesLeaveTooLittleForRowsEnds) {
   const uint64_t little = uint64_t{8} << 20, wanted = limit - little - (uint64_t{2} << 20);
   ASSERT_LT(ResidentBytes(), wanted);
   others_.assign(limit - little - ResidentBytes(), 1);
-  uint64_t used = 0;
-  for (uint64_t id = 8; used < wanted && !HasFailure(); ++id) {
-    Command(tandem::Command::REPORT, id);
-    used =
-        Await([](const Control& c) { return c.has_shard_report(); }).shard_report().memory_bytes();
-  }
+  AwaitMemory(wanted);
   SendRow(FrameKind::kPull, 0, /*step=*/9);          // the shard sends a WAITING each second,
   EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2));  // ... and checks the memory then
   EXPECT_FALSE(IsDone(7));
@@ -429,14 +439,7 @@ TEST_F(FullServerTest, ItSaysSoAgainAndAgain) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   const auto limit = static_cast<uint64_t>(memory_per_server_);
   const std::vector<char> other(40 * kMiB, 1);
-  ShardReport report;
-  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
-  for (uint64_t id = 6; report.memory_bytes() < limit - 26 * kMiB; ++id) {
-    ASSERT_LT(MonotonicNow(), deadline) << report.memory_bytes() << " of " << limit;
-    Command(tandem::Command::REPORT, id);
-    absl::SleepFor(absl::Milliseconds(20));
-    report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
-  }
+  const ShardReport report = AwaitMemory(limit - 26 * kMiB);
   EXPECT_EQ(report.memory_limit(), limit);
   EXPECT_LT(report.memory_bytes(), limit);
   SendRow(FrameKind::kPush, 0, /*step=*/0);
@@ -453,18 +456,10 @@ TEST_F(FullServerTest, ACheckpointWithoutMemoryForCopiesEnds) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   const auto limit = static_cast<uint64_t>(memory_per_server_);
   const std::vector<char> other(96 * kMiB, 1);
-  ShardReport report;
-  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
-  uint64_t id = 6;
-  for (; report.memory_bytes() < limit; ++id) {
-    ASSERT_LT(MonotonicNow(), deadline) << report.memory_bytes() << " of " << limit;
-    Command(tandem::Command::REPORT, id);
-    absl::SleepFor(absl::Milliseconds(20));
-    report = Await([](const Control& c) { return c.has_shard_report(); }).shard_report();
-  }
-  Command(tandem::Command::MARK, id);
-  Command(tandem::Command::CHECKPOINT, id + 1);
-  const CommandDone done = AwaitDone(id + 1);
+  AwaitMemory(limit);
+  Command(tandem::Command::MARK, 6);
+  Command(tandem::Command::CHECKPOINT, 7);
+  const CommandDone done = AwaitDone(7);
   EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_EQ(done.message().find("no memory for copies of rows: "), 0u) << done.message();
   EXPECT_TRUE(done.memory_full());
