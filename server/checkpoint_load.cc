@@ -1,6 +1,7 @@
 #include "server/checkpoint_load.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
@@ -10,6 +11,8 @@
 #include "base/exhaustion.h"
 #include "base/memory_full.h"
 #include "base/status_macros.h"
+#include "job/job_budget.h"
+#include "server/limited_rows.h"
 #include "server/range_file.h"
 
 namespace tandem::server {
@@ -25,6 +28,9 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
+
+// The number of positions in [begin, end).
+double Width(uint64_t begin, uint64_t end) { return static_cast<double>(Last(end) - begin) + 1; }
 
 // A file in memory that the budget counts.
 struct CountedImage {
@@ -60,7 +66,13 @@ CheckpointLoad::CheckpointLoad(Opener open, Options options, std::vector<Wanted>
     : open_(std::move(open)),
       options_(std::move(options)),
       wanted_(std::move(wanted)),
-      at_(static_cast<size_t>(options_.shards)) {}
+      at_(static_cast<size_t>(options_.shards)) {
+  if (options_.budget != nullptr) options_.budget->set_loading(true);
+}
+
+CheckpointLoad::~CheckpointLoad() {
+  if (options_.budget != nullptr) options_.budget->set_loading(false);
+}
 
 absl::Status CheckpointLoad::Load(int shard, const std::vector<Range*>& ranges,
                                   BufferSource& source) {
@@ -114,7 +126,7 @@ absl::Status CheckpointLoad::FindFiles() {
     std::sort(files.begin(), files.end(),
               [&all](size_t a, size_t b) { return all[a].begin < all[b].begin; });
   }
-  std::set<std::pair<const job::TablePlan*, int>> under_another_salt;
+  std::map<std::pair<const job::TablePlan*, int>, double> under_another_salt;
   std::set<const job::TablePlan*> covered;
   for (const Wanted& wanted : wanted_) {
     const job::TablePlan& table = *wanted.table;
@@ -132,15 +144,22 @@ absl::Status CheckpointLoad::FindFiles() {
       }
       // Earlier versions wrote the rows of dense tables into the dense part only.
       if (table.dense && dense_ != nullptr) {
-        Need(static_cast<size_t>(dense_ - all.data()), wanted.shard);
+        Need(static_cast<size_t>(dense_ - all.data()), wanted, 0);
       }
     }
     if (salt == table.salt) {
       NeedOverlapping(wanted, files);
-    } else if (under_another_salt.insert({&table, wanted.shard}).second) {
-      // The job has another seed: the rows of any file may be in any range.
-      for (const size_t file : files) Need(file, wanted.shard);
+    } else {
+      under_another_salt[{&table, wanted.shard}] +=
+          std::ldexp(Width(wanted.begin, wanted.end), -64);
     }
+  }
+  // The job has another seed: the rows of any file may be in any range.
+  for (const Wanted& wanted : wanted_) {
+    const auto found = under_another_salt.find({wanted.table, wanted.shard});
+    if (found == under_another_salt.end()) continue;
+    for (const size_t file : of_table[wanted.table->name]) Need(file, wanted, found->second);
+    under_another_salt.erase(found);
   }
   files_.resize(all.size());
   for (size_t i = 0; i < all.size(); ++i) files_[i].waiting = needed_by_[i].size();
@@ -152,13 +171,52 @@ void CheckpointLoad::NeedOverlapping(const Wanted& wanted, const std::vector<siz
   const auto first = std::partition_point(
       files.begin(), files.end(), [&](size_t file) { return Last(all[file].end) < wanted.begin; });
   for (auto at = first; at != files.end() && all[*at].begin <= Last(wanted.end); ++at) {
-    Need(*at, wanted.shard);
+    const uint64_t begin = std::max(all[*at].begin, wanted.begin);
+    const uint64_t last = std::min(Last(all[*at].end), Last(wanted.end));
+    Need(*at, wanted, Width(begin, last + 1) / Width(all[*at].begin, all[*at].end));
   }
 }
 
-void CheckpointLoad::Need(size_t file, int shard) {
+// `part`: about this part of the rows in the file is in the wanted range.
+void CheckpointLoad::Need(size_t file, const Wanted& wanted, double part) {
   std::vector<int>& shards = needed_by_[file];
-  if (std::count(shards.begin(), shards.end(), shard) == 0) shards.push_back(shard);
+  if (std::count(shards.begin(), shards.end(), wanted.shard) == 0) shards.push_back(wanted.shard);
+  const double bytes =
+      part * wanted.memory * static_cast<double>(saved_->manifest().files[file].bytes);
+  Rows& rows = rows_[{file, wanted.shard}];
+  rows.at_budget = wanted.table->eviction.kind() == Eviction::AT_BUDGET;
+  rows.bytes += bytes;
+  to_load_ += bytes;
+  if (rows.at_budget) at_budget_ += bytes;
+}
+
+// The share of its rows of the file that a shard may load. Corrects the estimates by the memory of
+// the rows that have been loaded.
+double CheckpointLoad::BeginRows(size_t file, int shard) {
+  absl::MutexLock lock(&mutex_);
+  Rows& rows = rows_[{file, shard}];
+  double share = 1;
+  if (rows.at_budget && at_budget_ > 0 && options_.budget != nullptr) {
+    const double factor = loaded_ > 0 ? taken_ / loaded_ : 1;
+    const auto now = static_cast<double>(options_.budget->RoomToGrow());
+    if (!room_.has_value()) room_ = now;  // now, because the first file is in memory
+    const double room = std::min((*room_ - taken_) / factor - begun_, now / factor);
+    share = std::clamp((room - (to_load_ - at_budget_)) / at_budget_, 0.0, 1.0);
+  }
+  to_load_ -= rows.bytes;
+  if (rows.at_budget) at_budget_ -= rows.bytes;
+  rows.bytes *= share;
+  begun_ += rows.bytes;
+  return share;
+}
+
+// `bytes`: the memory that these rows take.
+void CheckpointLoad::EndRows(size_t file, int shard, size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const double estimate = rows_[{file, shard}].bytes;
+  begun_ -= estimate;
+  loaded_ += estimate;
+  taken_ += static_cast<double>(bytes);
 }
 
 // ---- reading ----------------------------------------------------------------------------------
@@ -245,7 +303,7 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
     if (owned.empty()) continue;  // the shard has no ranges of this table
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
                             Take(shard, file, owned.front()->table()));
-    const absl::Status loaded = LoadFile(file, *image, owned, source);
+    const absl::Status loaded = LoadFile(file, shard, *image, owned, source);
     if (!loaded.ok()) return InFile(saved_->PathOf(all[file]), loaded);
   }
   if (options_.resume) return absl::OkStatus();
@@ -257,9 +315,8 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
 }
 
 // `ranges`: those of the table, in order of position.
-absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
-                                      const std::vector<Range*>& ranges,
-                                      BufferSource& source) const {
+absl::Status CheckpointLoad::LoadFile(size_t file, int shard, const RangeImage& image,
+                                      const std::vector<Range*>& ranges, BufferSource& source) {
   const CheckpointFile& facts = saved_->manifest().files[file];
   const job::TablePlan& table = *ranges.front()->table().plan;
   if (&facts == dense_) {
@@ -272,10 +329,17 @@ absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
                 : std::partition_point(ranges.begin(), ranges.end(), [&](const Range* range) {
                     return Last(range->end()) < facts.begin;
                   });
+  const double share = BeginRows(file, shard);
+  size_t bytes = 0;
   for (; at != ranges.end() && (any || (*at)->begin() <= Last(facts.end)); ++at) {
+    RangeStore& store = (*at)->store();
+    const size_t before = store.Memory().arena;
+    if (store.limits() != nullptr) store.limits()->settings().load_share = share;
     TANDEM_RETURN_IF_ERROR(options_.resume ? (*at)->ResumeCheckpoint(image, source)
                                            : (*at)->LoadCheckpoint(image, source));
+    bytes += store.Memory().arena - before;
   }
+  EndRows(file, shard, bytes);
   return absl::OkStatus();
 }
 
@@ -284,7 +348,11 @@ std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, c
   std::vector<CheckpointLoad::Wanted> wanted;
   for (const RangeMap::Range& range : map.ranges()) {
     if (range.owner.index != server) continue;
-    wanted.push_back({&plan.tables[range.table], range.begin, range.end, range.owner.shard});
+    const job::TablePlan& table = plan.tables[range.table];
+    const double in_file =
+        job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t);  // a row
+    wanted.push_back({&table, range.begin, range.end, range.owner.shard,
+                      job::BytesOfRow(plan, table) / in_file});
   }
   return wanted;
 }

@@ -25,8 +25,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -57,12 +59,16 @@ class CheckpointLoad {
     const job::TablePlan* table = nullptr;
     uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
     int shard = 0;
+    double memory = 1;  // an estimate: bytes of memory for each byte of a file
   };
   // Called once, by the first shard that needs the checkpoint.
   using Opener = std::function<absl::StatusOr<std::shared_ptr<const CheckpointReader>>()>;
 
   // `wanted`: the ranges of all shards.
   CheckpointLoad(Opener open, Options options, std::vector<Wanted> wanted);
+  ~CheckpointLoad();
+  CheckpointLoad(const CheckpointLoad&) = delete;
+  CheckpointLoad& operator=(const CheckpointLoad&) = delete;
 
   // Loads the ranges of a shard, which are those in `wanted`. `source` provides the memory of the
   // values of held updates.
@@ -84,8 +90,11 @@ class CheckpointLoad {
 
   absl::Status Prepare();
   absl::Status FindFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files);
-  void Need(size_t file, int shard);
+  void NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Need(size_t file, const Wanted& wanted, double part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  double BeginRows(size_t file, int shard);
+  void EndRows(size_t file, int shard, size_t bytes);
   absl::Status LoadFiles(int shard, const std::vector<Range*>& ranges, BufferSource& source);
   absl::StatusOr<std::shared_ptr<const RangeImage>> Take(int shard, size_t file,
                                                          const TableContext& table);
@@ -94,8 +103,8 @@ class CheckpointLoad {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const RangeImage>> Read(size_t file,
                                                          const TableContext& table) const;
-  absl::Status LoadFile(size_t file, const RangeImage& image, const std::vector<Range*>& ranges,
-                        BufferSource& source) const;
+  absl::Status LoadFile(size_t file, int shard, const RangeImage& image,
+                        const std::vector<Range*>& ranges, BufferSource& source);
   bool Loads(const job::TablePlan& table) const;
 
   const Opener open_;
@@ -114,6 +123,21 @@ class CheckpointLoad {
   std::vector<File> files_ ABSL_GUARDED_BY(mutex_);
   std::vector<size_t> at_ ABSL_GUARDED_BY(mutex_);  // by shard: the file that it needs next
   int held_ ABSL_GUARDED_BY(mutex_) = 0;            // files in memory that several shards need
+
+  // Memory for rows, in bytes. There may be too little for all rows of tables with AT_BUDGET. Then
+  // each range of such a table gets about the same share of its rows. Otherwise the last ranges
+  // would get no rows, and a range without rows has none to evict for a new one.
+  struct Rows {
+    double bytes = 0;  // an estimate
+    bool at_budget = false;
+  };
+  std::map<std::pair<size_t, int>, Rows> rows_ ABSL_GUARDED_BY(mutex_);  // by file and shard
+  // Sums of these estimates. Of rows whose load has not begun: all, and those of tables with
+  // AT_BUDGET. Of rows that are being loaded, and of rows that are loaded.
+  double to_load_ ABSL_GUARDED_BY(mutex_) = 0, at_budget_ ABSL_GUARDED_BY(mutex_) = 0;
+  double begun_ ABSL_GUARDED_BY(mutex_) = 0, loaded_ ABSL_GUARDED_BY(mutex_) = 0;
+  double taken_ ABSL_GUARDED_BY(mutex_) = 0;  // by the rows that are loaded: not an estimate
+  absl::optional<double> room_ ABSL_GUARDED_BY(mutex_);  // for all of them
 };
 
 // The ranges of server `server` in the view `map`. `plan` outlives the result.

@@ -227,7 +227,7 @@ void LimitedRows::Evict(uint64_t key, uint64_t hash, uint32_t row, int64_t died)
     evicted_ = std::make_unique<EvictedKeys>(static_cast<size_t>(store_->size()));
   }
   if (evicted_->Add(hash, died, version_)) ++counts_->sampled;
-  if (lists_evicted_) evicted_list_.push_back(key);
+  if (settings_.lists_evicted) evicted_list_.push_back(key);
 }
 
 // ---- rows and candidates that are set ---------------------------------------------------------
@@ -239,25 +239,30 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
   const auto dim = static_cast<size_t>(store_->dim());
   const auto slots_per_row = static_cast<size_t>(store_->slots_per_row());
   RowCounts* const counts = counts_;
-  const bool lists = lists_evicted_;
+  const bool lists = settings_.lists_evicted;
   if (loads) {
     counts_ = &uncounted_;
-    lists_evicted_ = false;
+    settings_.lists_evicted = false;
+    loadable_ += settings_.load_share * static_cast<double>(keys.size());
   }
   absl::Status set;
   for (size_t i = 0; i < keys.size() && set.ok(); ++i) {
     if (i + kAhead < keys.size()) {
       RowIndex::Prefetch(index_->HomeOf(index_->Hash(keys[i + kAhead])));
     }
+    const uint32_t age = ages.empty() ? 0 : ages[i];
+    const bool shares =
+        loads && settings_.load_share < 1 && static_cast<double>(store_->size()) >= loadable_;
+    if (shares && !EvictOldest(/*rows=*/true, age)) continue;
     uint32_t row = kNoRow;
-    set = RowToSet(keys[i], ages.empty() ? 0 : ages[i], &row);
+    set = RowToSet(keys[i], age, &row);
     if (row == kNoRow) continue;
     std::copy_n(weights.data() + i * dim, dim, store_->rows_.Weights(row));
     if (slots.empty()) continue;
     std::copy_n(slots.data() + i * slots_per_row, slots_per_row, store_->rows_.Slots(row));
   }
   counts_ = counts;
-  lists_evicted_ = lists;
+  settings_.lists_evicted = lists;
   if (loads) evicted_ = nullptr;  // rows that were left out have not been evicted in this run
   return set;
 }
@@ -464,7 +469,7 @@ size_t LimitedRows::Sweep(size_t most, int64_t ahead) {
   if (cursor_ != 0) return seen_.size();
   pass_began_ = version_;
   pass_entries_ = index_->size();
-  if (limits_.most_age > 0 && !keeps_numbers_) store_->ShrinkIfSparse();
+  if (limits_.most_age > 0 && !settings_.keeps_numbers) store_->ShrinkIfSparse();
   return seen_.size();
 }
 

@@ -52,6 +52,13 @@ class LimitedRows {
   // `store` and `counts` (null: nothing is counted) outlive this object.
   LimitedRows(const RowLimits& limits, RangeStore* store, RowCounts* counts);
 
+  // What the owner may set at any time.
+  struct Settings {
+    bool keeps_numbers = false, lists_evicted = false;  // Advance, TakeEvicted
+    double load_share = 1;  // with AT_BUDGET, of the rows that SetRows loads: 0 to 1
+  };
+  Settings& settings() { return settings_; }
+
   const RowLimits& limits() const { return limits_; }
   int64_t candidates() const { return candidates_; }
   StoreMemory Memory() const;
@@ -64,12 +71,10 @@ class LimitedRows {
   // many absent ids, and all entries if their ages would become ambiguous otherwise. When few rows
   // remain, the store numbers them anew (RangeStore), unless `keeps_numbers` is set.
   void Advance(int64_t version);
-  void set_keeps_numbers(bool keeps) { keeps_numbers_ = keeps; }
   int64_t version() const { return version_; }
   // The keys of rows that have been evicted since the last call, if `lists_evicted` is set; not of
   // those that a load has left out.
   std::vector<uint64_t> TakeEvicted() { return std::exchange(evicted_list_, {}); }
-  void set_lists_evicted(bool lists) { lists_evicted_ = lists; }
   // For AGE: the last version at which the row of `key` exists without another update; -1 without
   // a row.
   int64_t PresentUntil(uint64_t key) const;
@@ -159,7 +164,7 @@ class LimitedRows {
   RowIndex* const index_;  // of the store
   RowCounts* counts_;
   RowCounts uncounted_;  // the destination of counts that nobody wants
-  bool lists_evicted_ = false, keeps_numbers_ = false;
+  Settings settings_;
 
   RowSlabs clocks_;  // by row number: the bits of a row's one float. Only if rows leave
   int64_t version_ = 0;
@@ -182,6 +187,8 @@ class LimitedRows {
   bool may_be_fresh_ = false;  // some key was read before the last eviction
   std::vector<uint32_t> created_;
   std::vector<Entry> seen_;  // scratch
+
+  double loadable_ = 0;  // rows of all loads so far, times their shares
 };
 
 }  // namespace tandem::server

@@ -23,7 +23,8 @@ void MemoryBudget::Part::Set(size_t bytes) {
 
 // Copies may use their part of the margin.
 int64_t MemoryBudget::AboveMargin() const {
-  return limit_ - margin_ - process_ - others_ - std::max<int64_t>(0, copies_ - for_copies_);
+  const int64_t process = loading_ ? least_process_ : int64_t{process_};
+  return limit_ - margin_ - process - others_ - std::max<int64_t>(0, copies_ - for_copies_);
 }
 
 void MemoryBudget::Measure() {

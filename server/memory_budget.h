@@ -88,8 +88,12 @@ class MemoryBudget {
   // The same with the process as first measured, without the memory that shards need while they
   // load a checkpoint.
   bool nearly_full_of_rows() const { return least_process_ + others_ > limit_ - margin_; }
+  // While a checkpoint is loaded, MayGrow and RoomToGrow also take the process as first measured.
+  void set_loading(bool loading) { loading_ = loading; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
-  bool MayGrow(size_t bytes) const { return AboveMargin() >= slack_ + static_cast<int64_t>(bytes); }
+  bool MayGrow(size_t bytes) const { return RoomToGrow() >= static_cast<int64_t>(bytes); }
+  // The bytes that MayGrow allows; negative if rows have taken more.
+  int64_t RoomToGrow() const { return AboveMargin() - slack_; }
   // True if copies need more than their part, and less than half of the rest of the margin is free.
   // The shard then gives up a checkpoint that may fail.
   bool copies_crowd() const {
@@ -104,6 +108,7 @@ class MemoryBudget {
 
   const int64_t limit_, margin_, slack_, for_copies_, least_process_;
   std::atomic<int64_t> process_;
+  std::atomic<bool> loading_{false};
   std::atomic<int64_t> others_{0};  // rows and held updates
   std::atomic<int64_t> copies_{0};
 };

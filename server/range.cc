@@ -72,8 +72,11 @@ RangeStore::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t
   options.initializer = table.plan->initializer;
   options.optimizer = table.optimizer;
   options.arena = table.arena;
-  options.expected_rows =
-      static_cast<int64_t>(Share(begin, end) * static_cast<double>(table.plan->expected_rows));
+  // With AT_BUDGET the index grows as its rows come: the memory for a large one may not be there.
+  if (table.plan->eviction.kind() != Eviction::AT_BUDGET) {
+    options.expected_rows =
+        static_cast<int64_t>(Share(begin, end) * static_cast<double>(table.plan->expected_rows));
+  }
   options.limits = LimitsOf(*table.plan, begin, end);
   options.may_grow = table.may_grow;
   options.counts = &context->stats.rows;
@@ -247,11 +250,11 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
         std::make_unique<Subscriptions>(table->workers, MostKept(properties_, begin, end));
     if (LimitedRows* const limits = store_.limits(); limits != nullptr) {
       // With AGE rows are gone before they are evicted (Subscriptions::OnVersion).
-      limits->set_lists_evicted(limits->limits().most_age == 0);
+      limits->settings().lists_evicted = limits->limits().most_age == 0;
       subscriptions_->set_most_age(limits->limits().most_age);
     }
   }
-  if (store_.limits() != nullptr) store_.limits()->set_keeps_numbers(pull_times_.by_row());
+  if (store_.limits() != nullptr) store_.limits()->settings().keeps_numbers = pull_times_.by_row();
   if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
     pulled_row_snapshots_ =
         std::make_unique<PulledRowSnapshots>(store_.dim(), table->workers, table->reads);

@@ -787,6 +787,50 @@ TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
   }
 }
 
+// If not all rows of AT_BUDGET fit, each range loads about the same share of its rows. (A range
+// without rows would never get one, because a range evicts only rows of its own.)
+TEST_F(CheckpointDirectoryTest, EachRangeLoadsItsShareOfTheRows) {
+  plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
+  constexpr int kRanges = 8;
+  Table table(plan_, kRanges);
+  table.Fill(60'000, 1.5f);
+  Checkpoint(table, 7);
+  size_t all = 0;  // their memory
+  {
+    server::PageArena arena;
+    Table into(plan_, kRanges, /*table=*/0, &arena);
+    ASSERT_EQ(Load(folder_, &into), absl::OkStatus());
+    all = arena.resident();
+  }
+  server::SharedCheckpoint shared;
+  double files = 0;
+  for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
+    if (facts.table == "a") files += static_cast<double>(facts.bytes);
+  }
+  for (const double error : {0.8, 1.0, 1.5}) {
+    const double estimate = error * static_cast<double>(all) / files;
+    std::vector<server::CheckpointLoad::Wanted> wanted;
+    for (const server::Range* const range : table.ranges()) {
+      wanted.push_back({&plan_.tables[0], range->begin(), range->end(), /*shard=*/0, estimate});
+    }
+    const auto copies = static_cast<size_t>(files);  // more than the files that are in memory
+    server::MemoryBudget budget(all / 2 + copies, /*process=*/0, /*margin=*/copies, /*slack=*/0,
+                                /*for_copies=*/copies);
+    server::PageArena arena(&budget);
+    Table into(plan_, kRanges, /*table=*/0, &arena,
+               [&budget](size_t bytes) { return budget.MayGrow(bytes); });
+    server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, 1, &budget},
+                                wanted);
+    ASSERT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
+    for (int r = 0; r < kRanges; ++r) {
+      const auto had = static_cast<double>(table.ranges()[static_cast<size_t>(r)]->store().size());
+      const auto has = static_cast<double>(into.ranges()[static_cast<size_t>(r)]->store().size());
+      EXPECT_GT(has, 0.3 * had) << "range " << r << ", error of the estimate " << error;
+      EXPECT_LT(has, 0.7 * had) << "range " << r << ", error of the estimate " << error;
+    }
+  }
+}
+
 // Several shards of one process need rows of the same files, because the ranges are cut anew. The
 // process reads the manifest once, and each range file once.
 TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnce) {

@@ -636,7 +636,7 @@ TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
   limits.threshold = 2;
   for (const bool keeps : {false, true}) {
     Start(limits);
-    store_->limits()->set_keeps_numbers(keeps);
+    store_->limits()->settings().keeps_numbers = keeps;
     std::vector<uint64_t> keys(5000);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
     Update(keys);
@@ -726,7 +726,7 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   const std::vector<uint64_t> keys = {1, 2, 3, 4};
   const std::vector<float> weights(keys.size() * kDim), slots(weights);
   const std::vector<uint32_t> ages = {4, 3, 2, 1};
-  store_->limits()->set_lists_evicted(true);
+  store_->limits()->settings().lists_evicted = true;
   TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
   EXPECT_FALSE(Has(1));
   EXPECT_THAT(store_->limits()->TakeEvicted(), IsEmpty());
