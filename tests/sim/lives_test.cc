@@ -39,7 +39,7 @@ class Folder {
  public:
   Folder() {
     const std::string in = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : testing::TempDir();
-    std::string path = in + "/tandem_lives_XXXXXX";
+    std::string path = in + "/sim_lives_XXXXXX";
     EXPECT_NE(mkdtemp(path.data()), nullptr);
     path_ = path;
   }
