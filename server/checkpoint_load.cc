@@ -29,6 +29,10 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
+bool IsAtBudget(const job::TablePlan& table) {
+  return table.eviction.kind() == Eviction::AT_BUDGET;
+}
+
 // The number of positions in [begin, end).
 double Width(uint64_t begin, uint64_t end) { return static_cast<double>(Last(end) - begin) + 1; }
 
@@ -184,39 +188,43 @@ void CheckpointLoad::Need(size_t file, const Wanted& wanted, double part) {
   const double bytes =
       part * wanted.memory * static_cast<double>(saved_->manifest().files[file].bytes);
   Rows& rows = rows_[{file, wanted.shard}];
-  rows.at_budget = wanted.table->eviction.kind() == Eviction::AT_BUDGET;
+  rows.table = wanted.table;
   rows.bytes += bytes;
-  to_load_ += bytes;
-  if (rows.at_budget) at_budget_ += bytes;
+  tables_[wanted.table].to_load += bytes;
 }
 
-// The share of its rows of the file that a shard may load. Corrects the estimates by the memory of
-// the rows that have been loaded.
+// The share of its rows of the file that a shard may load.
 double CheckpointLoad::BeginRows(size_t file, int shard) {
   absl::MutexLock lock(&mutex_);
   Rows& rows = rows_[{file, shard}];
   double share = 1;
-  if (rows.at_budget && at_budget_ > 0 && options_.budget != nullptr) {
-    const double factor = loaded_ > 0 ? taken_ / loaded_ : 1;
+  if (IsAtBudget(*rows.table) && options_.budget != nullptr) {
+    double at_budget = 0, others = 0, begun = 0, taken = 0;
+    for (const auto& [table, sum] : tables_) {
+      (IsAtBudget(*table) ? at_budget : others) += sum.factor() * sum.to_load;
+      begun += sum.factor() * sum.begun;
+      taken += sum.taken;
+    }
     const auto now = static_cast<double>(options_.budget->RoomToGrow());
-    if (!room_.has_value()) room_ = now;  // now, because the first file is in memory
-    const double room = std::min((*room_ - taken_) / factor - begun_, now / factor);
-    share = std::clamp((room - (to_load_ - at_budget_)) / at_budget_, 0.0, 1.0);
+    room_ = std::max(room_, now + taken);  // files in memory come and go
+    const double room = std::min(room_ - taken - begun, now) - others;
+    if (at_budget > 0 && room < at_budget) share = std::max(room, 0.0) / at_budget;
   }
-  to_load_ -= rows.bytes;
-  if (rows.at_budget) at_budget_ -= rows.bytes;
+  TableRows& sum = tables_[rows.table];
+  sum.to_load -= rows.bytes;
   rows.bytes *= share;
-  begun_ += rows.bytes;
+  sum.begun += rows.bytes;
   return share;
 }
 
 // `bytes`: the memory that these rows take.
 void CheckpointLoad::EndRows(size_t file, int shard, size_t bytes) {
   absl::MutexLock lock(&mutex_);
-  const double estimate = rows_[{file, shard}].bytes;
-  begun_ -= estimate;
-  loaded_ += estimate;
-  taken_ += static_cast<double>(bytes);
+  const Rows& rows = rows_[{file, shard}];
+  TableRows& sum = tables_[rows.table];
+  sum.begun -= rows.bytes;
+  sum.loaded += rows.bytes;
+  sum.taken += static_cast<double>(bytes);
 }
 
 // ---- reading ----------------------------------------------------------------------------------

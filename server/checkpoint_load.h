@@ -128,16 +128,19 @@ class CheckpointLoad {
   // each range of such a table gets about the same share of its rows. Otherwise the last ranges
   // would get no rows, and a range without rows has none to evict for a new one.
   struct Rows {
+    const job::TablePlan* table = nullptr;
     double bytes = 0;  // an estimate
-    bool at_budget = false;
+  };
+  struct TableRows {
+    double to_load = 0, begun = 0, loaded = 0;  // sums of estimates
+    double taken = 0;                           // the memory of the loaded rows
+
+    // Estimates of the table are too small by this factor.
+    double factor() const { return loaded > 0 && taken > 0 ? taken / loaded : 1; }
   };
   std::map<std::pair<size_t, int>, Rows> rows_ ABSL_GUARDED_BY(mutex_);  // by file and shard
-  // Sums of these estimates. Of rows whose load has not begun: all, and those of tables with
-  // AT_BUDGET. Of rows that are being loaded, and of rows that are loaded.
-  double to_load_ ABSL_GUARDED_BY(mutex_) = 0, at_budget_ ABSL_GUARDED_BY(mutex_) = 0;
-  double begun_ ABSL_GUARDED_BY(mutex_) = 0, loaded_ ABSL_GUARDED_BY(mutex_) = 0;
-  double taken_ ABSL_GUARDED_BY(mutex_) = 0;  // by the rows that are loaded: not an estimate
-  absl::optional<double> room_ ABSL_GUARDED_BY(mutex_);  // for all of them
+  std::map<const job::TablePlan*, TableRows> tables_ ABSL_GUARDED_BY(mutex_);
+  double room_ ABSL_GUARDED_BY(mutex_) = 0;  // for all rows
 };
 
 // The ranges of server `server` in the view `map`. `plan` outlives the result.

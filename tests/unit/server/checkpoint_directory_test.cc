@@ -831,6 +831,57 @@ TEST_F(CheckpointDirectoryTest, EachRangeLoadsItsShareOfTheRows) {
   }
 }
 
+// If all rows fit, all are loaded, whatever other tables take: here an index for many rows to come,
+// a few pages for a few rows, or more rows than the table has.
+TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
+  constexpr int kRanges = 4;
+  plan_.tables.push_back(plan_.tables[0]);
+  const size_t second = plan_.tables.size() - 1;
+  plan_.tables[second].name = "b";
+  plan_.tables[second].eviction.set_kind(Eviction::AT_BUDGET);
+  plan_.tables[0].expected_rows = 1'000'000;
+  uint64_t run = 7;
+  for (const auto& [others, kind] : {std::pair{100, Eviction::NONE},
+                                     {40'000, Eviction::NONE},
+                                     {100, Eviction::AT_BUDGET},
+                                     {40'000, Eviction::AT_BUDGET}}) {
+    plan_.tables[0].eviction.set_kind(kind);
+    Table a(plan_, kRanges), b(plan_, kRanges, second);
+    a.Fill(static_cast<uint64_t>(others), 2.5f);
+    b.Fill(20'000, 1.5f);
+    const std::string checkpoint = Folder(++run);
+    Write(checkpoint, a);
+    Write(checkpoint, b);
+    ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan_, Head(run, 10), kDense), absl::OkStatus());
+    const absl::StatusOr<server::CheckpointReader> saved =
+        server::CheckpointReader::Open(checkpoint);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    size_t all = 0;  // memory
+    for (const bool limited : {false, true}) {
+      const size_t copies = size_t{8} << 20;  // more than the files that are in memory
+      server::MemoryBudget budget(limited ? all + all / 20 + copies : size_t{1} << 30,
+                                  /*process=*/0, copies, /*slack=*/0, /*for_copies=*/copies);
+      server::PageArena arena(&budget);
+      const auto may_grow = [&budget](size_t bytes) { return budget.MayGrow(bytes); };
+      Table into_a(plan_, kRanges, 0, &arena, may_grow);
+      Table into_b(plan_, kRanges, second, &arena, may_grow);
+      std::vector<server::Range*> ranges = into_a.ranges();
+      for (server::Range* const range : into_b.ranges()) ranges.push_back(range);
+      std::vector<server::CheckpointLoad::Wanted> wanted;
+      for (const server::Range* const range : ranges) {
+        wanted.push_back({range->table().plan, range->begin(), range->end(), /*shard=*/0});
+      }
+      server::SharedCheckpoint shared;
+      server::CheckpointLoad load(OpenerOf(&shared, checkpoint), {/*resume=*/true, {}, 1, &budget},
+                                  wanted);
+      ASSERT_EQ(load.Load(/*shard=*/0, ranges, buffers_), absl::OkStatus());
+      EXPECT_EQ(into_a.Rows(), a.Rows());
+      EXPECT_EQ(into_b.Rows(), b.Rows()) << others << " rows of a";
+      all = arena.resident();
+    }
+  }
+}
+
 // Several shards of one process need rows of the same files, because the ranges are cut anew. The
 // process reads the manifest once, and each range file once.
 TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnce) {
