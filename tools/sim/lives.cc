@@ -259,6 +259,7 @@ absl::Status Lives::CheckLives(const server::CheckpointReader& saved, const Vers
 
 absl::StatusOr<bool> Lives::RunAttempt() {
   struck_ = false;
+  leaves_ = false;
   victims_.clear();
   died_ = 0;
   std::vector<Accident> more;
@@ -335,10 +336,11 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   trace_hash_ = HashCombine(trace_hash_, world_->trace_hash());
   replaced_ += parts.scheduler.replaced();
   const bool all_live = died_ <= parts.scheduler.revived();
-  // A worker that was silent at the end of the job may miss STOP.
-  if (result.ok() && leaves_ && victims_.back().role == Role::kWorker &&
-      !parts.workers.core(victims_.back().index).finished()) {
-    return false;  // ended by the supervisor
+  // A worker that is silent at the end of the job may miss STOP. It may have come there in silence.
+  if (result.ok() && struck_ && victims_.back().role == Role::kWorker) {
+    const auto& worker = parts.workers.core(victims_.back().index);
+    leaves_ |= died_ == 0 && worker.at_end();
+    if (leaves_ && !worker.finished()) return false;  // ended by the supervisor
   }
   if (!parts.context.failure.ok() || (all_live && (result.ok() || !struck_))) {
     TANDEM_RETURN_IF_ERROR(world_->Finish());
