@@ -224,6 +224,13 @@ class CheckpointDirectoryTest : public ::testing::Test {
     if (const auto dense = saved->ReadDense(kDense); !dense.ok()) return dense.status();
     return saved->LoadRanges(into->ranges(), {}, buffers_);
   }
+  // The memory that the rows in folder_ take in `ranges` ranges, without a limit.
+  size_t MemoryOfRows(int ranges) {
+    server::PageArena arena;
+    Table into(plan_, ranges, /*table=*/0, &arena);
+    EXPECT_EQ(Load(folder_, &into), absl::OkStatus());
+    return arena.resident();
+  }
   void ExpectRefused(const std::string& file, const std::string& why) {
     Table into(plan_, 3);
     const absl::Status status = Load(folder_, &into);
@@ -737,6 +744,16 @@ class LoadOfShards {
   std::vector<server::CheckpointLoad::Wanted> wanted_;
 };
 
+// These ranges, for a single shard.
+std::vector<server::CheckpointLoad::Wanted> WantedOf(const std::vector<server::Range*>& ranges,
+                                                     double memory = 1) {
+  std::vector<server::CheckpointLoad::Wanted> wanted;
+  for (const server::Range* const range : ranges) {
+    wanted.push_back({range->table().plan, range->begin(), range->end(), /*shard=*/0, memory});
+  }
+  return wanted;
+}
+
 server::CheckpointLoad::Opener OpenerOf(server::SharedCheckpoint* shared, const std::string& path) {
   return [shared, path] { return shared->Open(path); };
 }
@@ -749,18 +766,8 @@ TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
   Table table(plan_, kRanges);
   table.Fill(60'000, 1.5f);
   Checkpoint(table, 7);
-  size_t rows = 0;  // their memory
-  {
-    server::PageArena arena;
-    Table into(plan_, kRanges, /*table=*/0, &arena);
-    ASSERT_EQ(Load(folder_, &into), absl::OkStatus());
-    rows = arena.resident();
-  }
+  const size_t rows = MemoryOfRows(kRanges);
   server::SharedCheckpoint shared;
-  std::vector<server::CheckpointLoad::Wanted> wanted;
-  for (const server::Range* const range : table.ranges()) {
-    wanted.push_back({&plan_.tables[0], range->begin(), range->end(), /*shard=*/0});
-  }
   size_t file = ~size_t{0};  // bytes of the smallest
   for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
     if (facts.table == "a") file = std::min<size_t>(file, facts.bytes);
@@ -778,7 +785,7 @@ TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
     };
     Table into(plan_, kRanges, /*table=*/0, &arena, may_grow);
     server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, 1, &budget},
-                                wanted);
+                                WantedOf(into.ranges()));
     ASSERT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
     EXPECT_EQ(into.Rows(), table.Rows());
     EXPECT_FALSE(budget.nearly_full_of_rows());
@@ -795,13 +802,7 @@ TEST_F(CheckpointDirectoryTest, EachRangeLoadsItsShareOfTheRows) {
   Table table(plan_, kRanges);
   table.Fill(60'000, 1.5f);
   Checkpoint(table, 7);
-  size_t all = 0;  // their memory
-  {
-    server::PageArena arena;
-    Table into(plan_, kRanges, /*table=*/0, &arena);
-    ASSERT_EQ(Load(folder_, &into), absl::OkStatus());
-    all = arena.resident();
-  }
+  const size_t all = MemoryOfRows(kRanges);
   server::SharedCheckpoint shared;
   double files = 0;
   for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
@@ -809,10 +810,6 @@ TEST_F(CheckpointDirectoryTest, EachRangeLoadsItsShareOfTheRows) {
   }
   for (const double error : {0.8, 1.0, 1.5}) {
     const double estimate = error * static_cast<double>(all) / files;
-    std::vector<server::CheckpointLoad::Wanted> wanted;
-    for (const server::Range* const range : table.ranges()) {
-      wanted.push_back({&plan_.tables[0], range->begin(), range->end(), /*shard=*/0, estimate});
-    }
     const auto copies = static_cast<size_t>(files);  // more than the files that are in memory
     server::MemoryBudget budget(all / 2 + copies, /*process=*/0, /*margin=*/copies, /*slack=*/0,
                                 /*for_copies=*/copies);
@@ -820,7 +817,7 @@ TEST_F(CheckpointDirectoryTest, EachRangeLoadsItsShareOfTheRows) {
     Table into(plan_, kRanges, /*table=*/0, &arena,
                [&budget](size_t bytes) { return budget.MayGrow(bytes); });
     server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, 1, &budget},
-                                wanted);
+                                WantedOf(into.ranges(), estimate));
     ASSERT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
     for (int r = 0; r < kRanges; ++r) {
       const auto had = static_cast<double>(table.ranges()[static_cast<size_t>(r)]->store().size());
@@ -867,13 +864,9 @@ TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
       Table into_b(plan_, kRanges, second, &arena, may_grow);
       std::vector<server::Range*> ranges = into_a.ranges();
       for (server::Range* const range : into_b.ranges()) ranges.push_back(range);
-      std::vector<server::CheckpointLoad::Wanted> wanted;
-      for (const server::Range* const range : ranges) {
-        wanted.push_back({range->table().plan, range->begin(), range->end(), /*shard=*/0});
-      }
       server::SharedCheckpoint shared;
       server::CheckpointLoad load(OpenerOf(&shared, checkpoint), {/*resume=*/true, {}, 1, &budget},
-                                  wanted);
+                                  WantedOf(ranges));
       ASSERT_EQ(load.Load(/*shard=*/0, ranges, buffers_), absl::OkStatus());
       EXPECT_EQ(into_a.Rows(), a.Rows());
       EXPECT_EQ(into_b.Rows(), b.Rows()) << others << " rows of a";

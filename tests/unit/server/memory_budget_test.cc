@@ -137,7 +137,7 @@ TEST(MemoryBudgetTest, ThreadsNeverExceedTheLimitTogether) {
   EXPECT_EQ(budget.used(), 0u);
 }
 
-// What one thread asks for in vain takes nothing from the others, not even for a moment.
+// A request that is refused takes nothing from other threads, not even for a moment.
 TEST(MemoryBudgetTest, ARefusalTakesNothingFromOthers) {
   constexpr int kTries = 1'000'000;
   MemoryBudget budget(/*limit=*/1000);

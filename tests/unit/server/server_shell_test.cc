@@ -227,6 +227,24 @@ class LongCheckpointTest : public ServerShellTest {
     }
     return report;
   }
+  uint32_t LastRange() const {  // written last
+    return static_cast<uint32_t>(map_->ranges().size()) - 1;
+  }
+  // Begins a checkpoint (MARK 6, CHECKPOINT 7). A row changes before it is written.
+  void ChangeARowOfACheckpoint() {
+    SendRow(FrameKind::kPush, LastRange(), 0);
+    EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 1));
+    Command(tandem::Command::MARK, 6);
+    Command(tandem::Command::CHECKPOINT, 7);
+    EXPECT_EQ(AwaitDone(6).code(), 0);
+    SendRow(FrameKind::kPush, LastRange(), 1);
+    EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 2));
+  }
+  void AwaitACheckOfMemory() {
+    SendRow(FrameKind::kPull, 0, /*step=*/9);          // the shard sends a WAITING each second,
+    EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2));  // ... and checks the memory then
+    EXPECT_FALSE(IsDone(7));
+  }
   CommandDone AwaitDone(uint64_t id) {
     return Await([id](const Control& c) { return c.command_done().id() == id; }).command_done();
   }
@@ -348,23 +366,14 @@ class LittleMemoryTest : public LongCheckpointTest {
 // Rows that change before they are written take memory. Training does not wait for the disk, so the
 // checkpoint ends when they need too much and the file that is being written has ended.
 TEST_F(LittleMemoryTest, ACheckpointWhoseRowsNeedTooMuchMemoryEnds) {
-  const uint32_t last = static_cast<uint32_t>(map_->ranges().size()) - 1;  // written last
-  SendRow(FrameKind::kPush, last, 0);
-  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 1));
-  Command(tandem::Command::MARK, 6);
-  Command(tandem::Command::CHECKPOINT, 7);
-  EXPECT_EQ(AwaitDone(6).code(), 0);
-  SendRow(FrameKind::kPush, last, 1);
-  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 2));
-  SendRow(FrameKind::kPull, 0, /*step=*/9);          // the shard sends a WAITING each second,
-  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2));  // ... and checks the memory then
-  EXPECT_FALSE(IsDone(7));
+  ChangeARowOfACheckpoint();
+  AwaitACheckOfMemory();
   const int both_ends = open(pipe_.c_str(), O_RDWR);
   ASSERT_GE(both_ends, 0);
   const CommandDone done = AwaitDone(7);
   EXPECT_EQ(done.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_NE(done.message().find("limits.held_bytes_per_shard allows 1"), std::string::npos);
-  SendRow(FrameKind::kPush, last, 2);
+  SendRow(FrameKind::kPush, LastRange(), 2);
   EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 3));
   close(both_ends);
 }
@@ -381,22 +390,13 @@ class CrowdedTest : public LongCheckpointTest {
 // A few copies are too many if the process uses the rest of the memory for something else.
 TEST_F(CrowdedTest, ACheckpointWhoseCopiesLeaveTooLittleForRowsEnds) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
-  const uint32_t last = static_cast<uint32_t>(map_->ranges().size()) - 1;  // written last
-  SendRow(FrameKind::kPush, last, 0);
-  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 1));
-  Command(tandem::Command::MARK, 6);
-  Command(tandem::Command::CHECKPOINT, 7);
-  EXPECT_EQ(AwaitDone(6).code(), 0);
-  SendRow(FrameKind::kPush, last, 1);
-  EXPECT_TRUE(AwaitFrames(FrameKind::kAck, 2));
+  ChangeARowOfACheckpoint();
   const auto limit = static_cast<uint64_t>(memory_per_server_);
   const uint64_t little = uint64_t{8} << 20, wanted = limit - little - (uint64_t{2} << 20);
   ASSERT_LT(ResidentBytes(), wanted);
   others_.assign(limit - little - ResidentBytes(), 1);
   AwaitMemory(wanted);
-  SendRow(FrameKind::kPull, 0, /*step=*/9);          // the shard sends a WAITING each second,
-  EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2));  // ... and checks the memory then
-  EXPECT_FALSE(IsDone(7));
+  AwaitACheckOfMemory();
   const int both_ends = open(pipe_.c_str(), O_RDWR);
   ASSERT_GE(both_ends, 0);
   const CommandDone done = AwaitDone(7);
