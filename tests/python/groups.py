@@ -412,8 +412,11 @@ def different(rank, ranks, ours, gloo):
 def gone(rank, ranks, ours, gloo):
     """A rank that ends in the middle: all others name it. Their own ends are in order."""
     dist.barrier(group=ours)
-    if rank == 1:
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:  # the others' barrier may still wait for messages of this rank
+        store.wait([f"{other} is past the barrier" for other in range(ranks) if other != rank])
         os._exit(0)
+    store.set(f"{rank} is past the barrier", "")
     x = torch.ones(100000)
     refused("rank 1 is lost", lambda: dist.all_reduce(x, group=ours, async_op=True).wait())
     refused("rank 1 is lost", dist.barrier, group=ours)
