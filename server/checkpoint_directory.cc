@@ -65,6 +65,7 @@ absl::StatusOr<std::vector<CheckpointFile>> FilesIn(const std::string& checkpoin
     file.begin = ends.begin;
     file.end = ends.end;
     file.bytes = ends.bytes;
+    file.rows = static_cast<int64_t>(ends.rows);
     file.checksum = ends.checksum;
     files.push_back(std::move(file));
   }

@@ -29,12 +29,23 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
+// The least share of its rows that a range may load. It is above 0, so each range tries to load one
+// row, which later rows can evict.
+constexpr double kLeastShare = 1e-6;
+
 bool IsAtBudget(const job::TablePlan& table) {
   return table.eviction.kind() == Eviction::AT_BUDGET;
 }
 
 // The number of positions in [begin, end).
 double Width(uint64_t begin, uint64_t end) { return static_cast<double>(Last(end) - begin) + 1; }
+
+// The number of rows in the file, or the most that its length allows if the manifest has no number.
+double RowsIn(const CheckpointFile& file, const job::TablePlan& table) {
+  if (file.rows >= 0) return static_cast<double>(file.rows);
+  const auto least = static_cast<double>(table.dim) * sizeof(float) + sizeof(uint64_t);  // a row
+  return static_cast<double>(file.bytes) / least;
+}
 
 // A file in memory that the budget counts.
 struct CountedImage {
@@ -119,16 +130,16 @@ bool CheckpointLoad::Loads(const job::TablePlan& table) const {
 
 absl::Status CheckpointLoad::FindFiles() {
   TANDEM_ASSIGN_OR_RETURN(saved_, open_());
-  const std::vector<CheckpointFile>& all = saved_->manifest().files;
   dense_ = saved_->dense_part();
-  needed_by_.resize(all.size());
+  OrderFiles();
+  needed_by_.resize(all_.size());
   std::map<std::string, std::vector<size_t>> of_table;  // in order of position
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (&all[i] != dense_) of_table[all[i].table].push_back(i);
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (all_[i] != dense_) of_table[all_[i]->table].push_back(i);
   }
   for (auto& [table, files] : of_table) {
     std::sort(files.begin(), files.end(),
-              [&all](size_t a, size_t b) { return all[a].begin < all[b].begin; });
+              [this](size_t a, size_t b) { return all_[a]->begin < all_[b]->begin; });
   }
   std::map<std::pair<const job::TablePlan*, int>, double> under_another_salt;
   std::set<const job::TablePlan*> covered;
@@ -148,7 +159,8 @@ absl::Status CheckpointLoad::FindFiles() {
       }
       // Earlier versions wrote the rows of dense tables into the dense part only.
       if (table.dense && dense_ != nullptr) {
-        Need(static_cast<size_t>(dense_ - all.data()), wanted, 0);
+        const auto at = std::find(all_.begin(), all_.end(), dense_);
+        Need(static_cast<size_t>(at - all_.begin()), wanted, 0);
       }
     }
     if (salt == table.salt) {
@@ -165,40 +177,58 @@ absl::Status CheckpointLoad::FindFiles() {
     for (const size_t file : of_table[wanted.table->name]) Need(file, wanted, found->second);
     under_another_salt.erase(found);
   }
-  files_.resize(all.size());
-  for (size_t i = 0; i < all.size(); ++i) files_[i].waiting = needed_by_[i].size();
+  files_.resize(all_.size());
+  for (size_t i = 0; i < all_.size(); ++i) files_[i].waiting = needed_by_[i].size();
   return absl::OkStatus();
 }
 
+void CheckpointLoad::OrderFiles() {
+  std::set<std::string> at_budget;
+  for (const Wanted& wanted : wanted_) {
+    if (IsAtBudget(*wanted.table)) at_budget.insert(wanted.table->name);
+  }
+  for (const CheckpointFile& file : saved_->manifest().files) all_.push_back(&file);
+  std::stable_partition(all_.begin(), all_.end(), [&](const CheckpointFile* file) {
+    return at_budget.count(file->table) == 0;
+  });
+}
+
 void CheckpointLoad::NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files) {
-  const std::vector<CheckpointFile>& all = saved_->manifest().files;
-  const auto first = std::partition_point(
-      files.begin(), files.end(), [&](size_t file) { return Last(all[file].end) < wanted.begin; });
-  for (auto at = first; at != files.end() && all[*at].begin <= Last(wanted.end); ++at) {
-    const uint64_t begin = std::max(all[*at].begin, wanted.begin);
-    const uint64_t last = std::min(Last(all[*at].end), Last(wanted.end));
-    Need(*at, wanted, Width(begin, last + 1) / Width(all[*at].begin, all[*at].end));
+  const auto first = std::partition_point(files.begin(), files.end(), [&](size_t file) {
+    return Last(all_[file]->end) < wanted.begin;
+  });
+  for (auto at = first; at != files.end() && all_[*at]->begin <= Last(wanted.end); ++at) {
+    const CheckpointFile& file = *all_[*at];
+    const uint64_t begin = std::max(file.begin, wanted.begin);
+    const uint64_t last = std::min(Last(file.end), Last(wanted.end));
+    Need(*at, wanted, Width(begin, last + 1) / Width(file.begin, file.end));
   }
 }
 
 // `part`: about this part of the rows in the file is in the wanted range.
 void CheckpointLoad::Need(size_t file, const Wanted& wanted, double part) {
-  std::vector<int>& shards = needed_by_[file];
-  if (std::count(shards.begin(), shards.end(), wanted.shard) == 0) shards.push_back(wanted.shard);
-  const double bytes =
-      part * wanted.memory * static_cast<double>(saved_->manifest().files[file].bytes);
-  Rows& rows = rows_[{file, wanted.shard}];
-  rows.table = wanted.table;
-  rows.bytes += bytes;
+  std::vector<Needed>& all = needed_by_[file];
+  auto needed = std::find_if(all.begin(), all.end(),
+                             [&](const Needed& other) { return other.shard == wanted.shard; });
+  if (needed == all.end()) needed = all.insert(all.end(), {wanted.shard, wanted.table});
+  const double bytes = part * wanted.row * RowsIn(*all_[file], *wanted.table);
+  needed->bytes += bytes;
   tables_[wanted.table].to_load += bytes;
 }
 
-// The share of its rows of the file that a shard may load.
-double CheckpointLoad::BeginRows(size_t file, int shard) {
+// Null if the shard does not need the file.
+const CheckpointLoad::Needed* CheckpointLoad::NeededBy(size_t file, int shard) const {
+  for (const Needed& needed : needed_by_[file]) {
+    if (needed.shard == shard) return &needed;
+  }
+  return nullptr;
+}
+
+// The share of `needed` that the shard may load.
+double CheckpointLoad::BeginRows(const Needed& needed) {
   absl::MutexLock lock(&mutex_);
-  Rows& rows = rows_[{file, shard}];
   double share = 1;
-  if (IsAtBudget(*rows.table) && options_.budget != nullptr) {
+  if (IsAtBudget(*needed.table) && options_.budget != nullptr) {
     double at_budget = 0, others = 0, begun = 0, taken = 0;
     for (const auto& [table, sum] : tables_) {
       (IsAtBudget(*table) ? at_budget : others) += sum.factor() * sum.to_load;
@@ -208,22 +238,20 @@ double CheckpointLoad::BeginRows(size_t file, int shard) {
     const auto now = static_cast<double>(options_.budget->RoomToGrow());
     room_ = std::max(room_, now + taken);  // files in memory come and go
     const double room = std::min(room_ - taken - begun, now) - others;
-    if (at_budget > 0 && room < at_budget) share = std::max(room, 0.0) / at_budget;
+    if (at_budget > 0 && room < at_budget) share = std::max(room / at_budget, kLeastShare);
   }
-  TableRows& sum = tables_[rows.table];
-  sum.to_load -= rows.bytes;
-  rows.bytes *= share;
-  sum.begun += rows.bytes;
+  TableRows& sum = tables_[needed.table];
+  sum.to_load -= needed.bytes;
+  sum.begun += share * needed.bytes;
   return share;
 }
 
-// `bytes`: the memory that these rows take.
-void CheckpointLoad::EndRows(size_t file, int shard, size_t bytes) {
+// `share`: the result of BeginRows. `bytes`: the memory that the rows take.
+void CheckpointLoad::EndRows(const Needed& needed, double share, size_t bytes) {
   absl::MutexLock lock(&mutex_);
-  const Rows& rows = rows_[{file, shard}];
-  TableRows& sum = tables_[rows.table];
-  sum.begun -= rows.bytes;
-  sum.loaded += rows.bytes;
+  TableRows& sum = tables_[needed.table];
+  sum.begun -= share * needed.bytes;
+  sum.loaded += share * needed.bytes;
   sum.taken += static_cast<double>(bytes);
 }
 
@@ -271,7 +299,7 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t f
 
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
     size_t file, const TableContext& table) const {
-  const CheckpointFile& facts = saved_->manifest().files[file];
+  const CheckpointFile& facts = *all_[file];
   const auto counted = std::make_shared<CountedImage>(options_.budget);
   RangeImage& image = counted->image;
   counted->bytes.Set(2 * facts.bytes);  // the file is decoded while its bytes are in memory
@@ -294,7 +322,6 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
 absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ranges,
                                        BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(Prepare());
-  const std::vector<CheckpointFile>& all = saved_->manifest().files;
   std::map<std::string, std::vector<Range*>> of_table;  // in order of position
   for (Range* const range : ranges) {
     of_table[range->table().plan->name].push_back(range);
@@ -303,16 +330,15 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
     std::stable_sort(owned.begin(), owned.end(),
                      [](const Range* a, const Range* b) { return a->begin() < b->begin(); });
   }
-  for (size_t file = 0; file < all.size(); ++file) {
-    const std::vector<int>& shards = needed_by_[file];
-    if (std::count(shards.begin(), shards.end(), shard) == 0) continue;
-    const bool part = &all[file] == dense_;
-    const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all[file].table];
+  for (size_t file = 0; file < all_.size(); ++file) {
+    if (NeededBy(file, shard) == nullptr) continue;
+    const bool part = all_[file] == dense_;
+    const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all_[file]->table];
     if (owned.empty()) continue;  // the shard has no ranges of this table
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
                             Take(shard, file, owned.front()->table()));
     const absl::Status loaded = LoadFile(file, shard, *image, owned, source);
-    if (!loaded.ok()) return InFile(saved_->PathOf(all[file]), loaded);
+    if (!loaded.ok()) return InFile(saved_->PathOf(*all_[file]), loaded);
   }
   if (options_.resume) return absl::OkStatus();
   for (Range* const range : ranges) {
@@ -325,7 +351,7 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
 // `ranges`: those of the table, in order of position.
 absl::Status CheckpointLoad::LoadFile(size_t file, int shard, const RangeImage& image,
                                       const std::vector<Range*>& ranges, BufferSource& source) {
-  const CheckpointFile& facts = saved_->manifest().files[file];
+  const CheckpointFile& facts = *all_[file];
   const job::TablePlan& table = *ranges.front()->table().plan;
   if (&facts == dense_) {
     for (Range* const range : ranges) TANDEM_RETURN_IF_ERROR(LoadRows(image, range));
@@ -337,7 +363,8 @@ absl::Status CheckpointLoad::LoadFile(size_t file, int shard, const RangeImage& 
                 : std::partition_point(ranges.begin(), ranges.end(), [&](const Range* range) {
                     return Last(range->end()) < facts.begin;
                   });
-  const double share = BeginRows(file, shard);
+  const Needed& needed = *NeededBy(file, shard);
+  const double share = BeginRows(needed);
   size_t bytes = 0;
   for (; at != ranges.end() && (any || (*at)->begin() <= Last(facts.end)); ++at) {
     RangeStore& store = (*at)->store();
@@ -347,7 +374,7 @@ absl::Status CheckpointLoad::LoadFile(size_t file, int shard, const RangeImage& 
                                            : (*at)->LoadCheckpoint(image, source));
     bytes += store.Memory().arena - before;
   }
-  EndRows(file, shard, bytes);
+  EndRows(needed, share, bytes);
   return absl::OkStatus();
 }
 
@@ -357,10 +384,8 @@ std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, c
   for (const RangeMap::Range& range : map.ranges()) {
     if (range.owner.index != server) continue;
     const job::TablePlan& table = plan.tables[range.table];
-    const double in_file =
-        job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t);  // a row
-    wanted.push_back({&table, range.begin, range.end, range.owner.shard,
-                      job::BytesOfRow(plan, table) / in_file});
+    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t);
+    wanted.push_back({&table, range.begin, range.end, range.owner.shard, row});
   }
   return wanted;
 }

@@ -1,10 +1,10 @@
 // One load of a checkpoint by all shards of a process. The load reads each file once, even if
 // several shards need rows of it because the ranges are cut differently now.
 //
-// Each shard loads its ranges on its own thread, file by file in the order of the manifest. The
-// first shard that needs a file reads it, and shards that need different files read them at the
-// same time. A file stays in memory until every shard that needs it has taken it. To bound the
-// memory, a shard that is ahead of others waits while two such files for each shard are in memory.
+// Each shard loads its ranges on its own thread. All shards share one order of files. The first
+// shard that needs a file reads it, and shards that need different files read them at the same
+// time. A file stays in memory until every shard that needs it has taken it. To bound the memory, a
+// shard that is ahead of others waits while two such files for each shard are in memory.
 // The budget of the process counts these files as copies of rows, so no row is evicted for them.
 //
 // A load begins a new run or resumes the run that wrote the checkpoint:
@@ -59,7 +59,8 @@ class CheckpointLoad {
     const job::TablePlan* table = nullptr;
     uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
     int shard = 0;
-    double memory = 1;  // an estimate: bytes of memory for each byte of a file
+    // Estimated bytes of memory per row. If it is too high, rows that fit may be left out.
+    double row = 0;
   };
   // Called once, by the first shard that needs the checkpoint.
   using Opener = std::function<absl::StatusOr<std::shared_ptr<const CheckpointReader>>()>;
@@ -88,13 +89,22 @@ class CheckpointLoad {
     absl::StatusOr<std::shared_ptr<const RangeImage>> image = nullptr;
   };
 
+  // The rows of a file for one shard.
+  struct Needed {
+    int shard = 0;
+    const job::TablePlan* table = nullptr;
+    double bytes = 0;  // an estimate: the memory of these rows
+  };
+
   absl::Status Prepare();
   absl::Status FindFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OrderFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Need(size_t file, const Wanted& wanted, double part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  double BeginRows(size_t file, int shard);
-  void EndRows(size_t file, int shard, size_t bytes);
+  const Needed* NeededBy(size_t file, int shard) const;
+  double BeginRows(const Needed& needed);
+  void EndRows(const Needed& needed, double share, size_t bytes);
   absl::Status LoadFiles(int shard, const std::vector<Range*>& ranges, BufferSource& source);
   absl::StatusOr<std::shared_ptr<const RangeImage>> Take(int shard, size_t file,
                                                          const TableContext& table);
@@ -112,8 +122,12 @@ class CheckpointLoad {
   const std::vector<Wanted> wanted_;
   // Set by Prepare, and constant afterwards.
   std::shared_ptr<const CheckpointReader> saved_;
-  const CheckpointFile* dense_ = nullptr;    // CheckpointReader::dense_part
-  std::vector<std::vector<int>> needed_by_;  // shards, by file of the manifest
+  // Files of the manifest, in the order in which each shard loads them. Files of tables with
+  // AT_BUDGET come last, when the shard has loaded its other rows. Indexes of files refer to this
+  // list.
+  std::vector<const CheckpointFile*> all_;
+  const CheckpointFile* dense_ = nullptr;       // CheckpointReader::dense_part
+  std::vector<std::vector<Needed>> needed_by_;  // by file
 
   absl::Mutex mutex_;
   CondVar changed_;
@@ -127,18 +141,13 @@ class CheckpointLoad {
   // Memory for rows, in bytes. There may be too little for all rows of tables with AT_BUDGET. Then
   // each range of such a table gets about the same share of its rows. Otherwise the last ranges
   // would get no rows, and a range without rows has none to evict for a new one.
-  struct Rows {
-    const job::TablePlan* table = nullptr;
-    double bytes = 0;  // an estimate
-  };
   struct TableRows {
     double to_load = 0, begun = 0, loaded = 0;  // sums of estimates
     double taken = 0;                           // the memory of the loaded rows
 
-    // Estimates of the table are too small by this factor.
+    // Multiply estimates of the table by this factor.
     double factor() const { return loaded > 0 && taken > 0 ? taken / loaded : 1; }
   };
-  std::map<std::pair<size_t, int>, Rows> rows_ ABSL_GUARDED_BY(mutex_);  // by file and shard
   std::map<const job::TablePlan*, TableRows> tables_ ABSL_GUARDED_BY(mutex_);
   double room_ ABSL_GUARDED_BY(mutex_) = 0;  // for all rows
 };

@@ -52,7 +52,7 @@ class LimitedRows {
   // `store` and `counts` (null: nothing is counted) outlive this object.
   LimitedRows(const RowLimits& limits, RangeStore* store, RowCounts* counts);
 
-  // The owner may change these at any time.
+  // The owner may change the settings at any time.
   struct Settings {
     bool keeps_numbers = false, lists_evicted = false;  // Advance, TakeEvicted
     double load_share = 1;  // with AT_BUDGET, of the rows that SetRows loads: 0 to 1

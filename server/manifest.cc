@@ -133,6 +133,7 @@ Manifest Read(const Json& json, absl::Status* status) {
     f.begin = fields.HexNumber(file, "begin");
     f.end = fields.HexNumber(file, "end");
     f.bytes = static_cast<uint64_t>(fields.Number(file, "bytes"));
+    if (file.contains("rows")) f.rows = fields.Number(file, "rows");
     f.checksum = fields.HexNumber(file, kChecksumField);
   }
   return manifest;
@@ -179,12 +180,14 @@ std::string EncodeManifest(const Manifest& manifest) {
     json["dense"].push_back({{"name", p.name}, {"shape", std::move(shape)}});
   }
   for (const CheckpointFile& f : manifest.files) {
-    json["files"].push_back({{"name", f.name},
-                             {"table", f.table},
-                             {"begin", Hex(f.begin)},
-                             {"end", Hex(f.end)},
-                             {"bytes", f.bytes},
-                             {kChecksumField, Hex(f.checksum)}});
+    Json file = {{"name", f.name},
+                 {"table", f.table},
+                 {"begin", Hex(f.begin)},
+                 {"end", Hex(f.end)},
+                 {"bytes", f.bytes}};
+    if (f.rows >= 0) file["rows"] = static_cast<uint64_t>(f.rows);
+    file[kChecksumField] = Hex(f.checksum);
+    json["files"].push_back(std::move(file));
   }
   json[kChecksumField] = ChecksumOf(json);
   return Text(json) + "\n";

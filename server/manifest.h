@@ -1,5 +1,5 @@
-// The manifest of a checkpoint: which files belong to it, their lengths and checksums, and which
-// model they are of. The manifest is written when all files are on the disk. So a folder with a
+// The manifest of a checkpoint: its files with their lengths, row counts and checksums, and its
+// model. The manifest is written when all files are on the disk. So a folder with a
 // manifest is a whole checkpoint, and a folder without one is not a checkpoint.
 //
 // The manifest is a JSON file, so that people and other programs can read it. Its last field is a
@@ -23,6 +23,7 @@ struct CheckpointFile {
   std::string table;
   uint64_t begin = 0, end = 0;  // positions, end 0 = 2^64; both 0 for the dense part
   uint64_t bytes = 0;
+  int64_t rows = -1;      // -1: unknown (manifests of earlier versions)
   uint64_t checksum = 0;  // the one at the end of the file
 
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
@@ -30,10 +31,10 @@ struct CheckpointFile {
 
 struct CheckpointTable {
   std::string name;
-  uint64_t salt = 0;  // of Position(), which says which file a row is in
+  uint64_t salt = 0;  // for Position(), which gives the file of a row
   int64_t dim = 0;
   std::vector<std::string> fields;  // fields that read the table; empty for dense tables
-  std::string initializer;          // of rows that the checkpoint does not have, as text
+  std::string initializer;          // as text; for rows that the files lack
   std::string optimizer;            // RowOptimizer::name()
 
   friend bool operator==(const CheckpointTable&, const CheckpointTable&) = default;
@@ -67,7 +68,7 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
-// of checkpoint folders in a model folder
+// prefix of checkpoint folders in a model folder
 inline constexpr char kCheckpointFolderPrefix[] = "step-";
 inline constexpr char kBestSuffix[] = ".best";  // of checkpoint folders with Manifest::best
 

@@ -479,6 +479,7 @@ absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path) {
   ends.begin = file.header().begin;
   ends.end = file.header().end;
   ends.bytes = file.bytes();
+  ends.rows = file.header().rows;
   return ends;
 }
 

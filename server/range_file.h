@@ -112,6 +112,7 @@ struct RangeFileEnds {
   std::string table;
   uint64_t begin = 0, end = 0;
   uint64_t bytes = 0;  // length of the whole file
+  uint64_t rows = 0;
   uint64_t checksum = 0;
 };
 // DATA_LOSS if the file is not whole; NOT_FOUND if there is none. The message names the file.

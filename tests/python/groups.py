@@ -410,7 +410,7 @@ def different(rank, ranks, ours, gloo):
 
 
 def gone(rank, ranks, ours, gloo):
-    """A rank that ends in the middle: all others name it. Their own ends are in order."""
+    """Rank 1 exits in the middle: all other ranks name it and end normally."""
     dist.barrier(group=ours)
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:  # the others' barrier may still wait for messages of this rank

@@ -217,7 +217,7 @@ class CheckpointDirectoryTest : public ::testing::Test {
     Write(checkpoint, table);
     ASSERT_EQ(server::CommitCheckpoint(checkpoint, plan_, head, kDense), absl::OkStatus());
   }
-  // A table of `ranges` ranges with the rows saved under `path`.
+  // Loads the checkpoint under `path` into a table.
   absl::Status Load(const std::string& path, Table* into) {
     const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(path);
     if (!saved.ok()) return saved.status();
@@ -264,9 +264,12 @@ TEST_F(CheckpointDirectoryTest, TheManifestSaysWhatWasCheckpointedAndBy) {
   EXPECT_EQ(manifest.step, 40);
   EXPECT_EQ(manifest.dense, kDense);
   ASSERT_EQ(manifest.files.size(), 3u);
+  int64_t rows = 0;
   for (const server::CheckpointFile& file : manifest.files) {
     EXPECT_EQ(file.bytes, fs::file_size(saved->PathOf(file)));
+    if (file.table == "a") rows += file.rows;
   }
+  EXPECT_EQ(rows, 50);
   const absl::StatusOr<server::Manifest> again =
       server::ParseManifest(server::EncodeManifest(manifest));
   ASSERT_TRUE(again.ok()) << again.status();
@@ -744,12 +747,12 @@ class LoadOfShards {
   std::vector<server::CheckpointLoad::Wanted> wanted_;
 };
 
-// These ranges, for a single shard.
+// The Wanted of `ranges`, all on shard 0. `row`: estimated bytes of a row.
 std::vector<server::CheckpointLoad::Wanted> WantedOf(const std::vector<server::Range*>& ranges,
-                                                     double memory = 1) {
+                                                     double row = 20) {
   std::vector<server::CheckpointLoad::Wanted> wanted;
   for (const server::Range* const range : ranges) {
-    wanted.push_back({range->table().plan, range->begin(), range->end(), /*shard=*/0, memory});
+    wanted.push_back({range->table().plan, range->begin(), range->end(), /*shard=*/0, row});
   }
   return wanted;
 }
@@ -757,6 +760,30 @@ std::vector<server::CheckpointLoad::Wanted> WantedOf(const std::vector<server::R
 server::CheckpointLoad::Opener OpenerOf(server::SharedCheckpoint* shared, const std::string& path) {
   return [shared, path] { return shared->Open(path); };
 }
+
+// Loads with little memory.
+class CheckpointLoadTest : public CheckpointDirectoryTest {
+ protected:
+  // Loads the checkpoint of folder_ into `bytes` of memory. Returns the number of rows in each
+  // range. `row`: estimated bytes of a row.
+  std::vector<size_t> LoadInto(size_t bytes, int ranges, double row, bool resume) {
+    const size_t copies = size_t{16} << 20;  // more than the files that are in memory
+    server::MemoryBudget budget(bytes + copies, /*process=*/0, copies, /*slack=*/0,
+                                /*for_copies=*/copies);
+    server::PageArena arena(&budget);
+    Table into(plan_, ranges, /*table=*/0, &arena,
+               [&budget](size_t more) { return budget.MayGrow(more); });
+    server::SharedCheckpoint shared;
+    server::CheckpointLoad load(OpenerOf(&shared, folder_), {resume, {}, 1, &budget},
+                                WantedOf(into.ranges(), row));
+    EXPECT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
+    std::vector<size_t> rows;
+    for (const server::Range* const range : into.ranges()) {
+      rows.push_back(static_cast<size_t>(range->store().size()));
+    }
+    return rows;
+  }
+};
 
 // Rows that fill the memory up to the margin fit again when the run resumes. The files that are in
 // memory meanwhile use the part of the margin that is for copies, and evict no row.
@@ -795,56 +822,56 @@ TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
 }
 
 // If not all rows of AT_BUDGET fit, each range loads about the same share of its rows. (A range
-// without rows would never get one, because a range evicts only rows of its own.)
-TEST_F(CheckpointDirectoryTest, EachRangeLoadsItsShareOfTheRows) {
+// without rows would never get one, because a range evicts only rows of its own.) The job may have
+// another salt; then the rows of a file may be in any range.
+TEST_F(CheckpointLoadTest, EachRangeLoadsItsShareOfTheRows) {
   plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
   constexpr int kRanges = 8;
   Table table(plan_, kRanges);
   table.Fill(60'000, 1.5f);
   Checkpoint(table, 7);
   const size_t all = MemoryOfRows(kRanges);
-  server::SharedCheckpoint shared;
-  double files = 0;
-  for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
-    if (facts.table == "a") files += static_cast<double>(facts.bytes);
-  }
-  for (const double error : {0.8, 1.0, 1.5}) {
-    const double estimate = error * static_cast<double>(all) / files;
-    const auto copies = static_cast<size_t>(files);  // more than the files that are in memory
-    server::MemoryBudget budget(all / 2 + copies, /*process=*/0, /*margin=*/copies, /*slack=*/0,
-                                /*for_copies=*/copies);
-    server::PageArena arena(&budget);
-    Table into(plan_, kRanges, /*table=*/0, &arena,
-               [&budget](size_t bytes) { return budget.MayGrow(bytes); });
-    server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, 1, &budget},
-                                WantedOf(into.ranges(), estimate));
-    ASSERT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
-    for (int r = 0; r < kRanges; ++r) {
-      const auto had = static_cast<double>(table.ranges()[static_cast<size_t>(r)]->store().size());
-      const auto has = static_cast<double>(into.ranges()[static_cast<size_t>(r)]->store().size());
-      EXPECT_GT(has, 0.3 * had) << "range " << r << ", error of the estimate " << error;
-      EXPECT_LT(has, 0.7 * had) << "range " << r << ", error of the estimate " << error;
+  for (const bool another_salt : {false, true}) {
+    plan_.tables[0].salt += another_salt ? 1 : 0;
+    for (const double error : {0.8, 1.0, 1.5}) {
+      SCOPED_TRACE(absl::StrCat("error of the estimate ", error, ", another salt ", another_salt));
+      const double row = error * static_cast<double>(all) / 60'000;
+      for (const size_t rows : LoadInto(all / 2, kRanges, row, /*resume=*/!another_salt)) {
+        EXPECT_GT(rows, 0.3 * 60'000 / kRanges);
+        EXPECT_LT(rows, 0.7 * 60'000 / kRanges);
+      }
     }
   }
 }
 
-// If all rows fit, all are loaded, whatever other tables take: here an index for many rows to come,
-// a few pages for a few rows, or more rows than the table has.
+// Table "b" loads all rows if they fit, whatever the other table takes: an index for many rows, a
+// few pages, or more rows than "b" has. The last one leaves out rows, because its max_rows is lower
+// than before.
 TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
   constexpr int kRanges = 4;
   plan_.tables.push_back(plan_.tables[0]);
   const size_t second = plan_.tables.size() - 1;
   plan_.tables[second].name = "b";
   plan_.tables[second].eviction.set_kind(Eviction::AT_BUDGET);
-  plan_.tables[0].expected_rows = 1'000'000;
+  struct Other {
+    const char* name;  // sorts before or after "b" in the manifest
+    int rows;
+    Eviction::Kind kind;
+    int64_t max_rows;  // at the load; 0: no limit
+  };
   uint64_t run = 7;
-  for (const auto& [others, kind] : {std::pair{100, Eviction::NONE},
-                                     {40'000, Eviction::NONE},
-                                     {100, Eviction::AT_BUDGET},
-                                     {40'000, Eviction::AT_BUDGET}}) {
-    plan_.tables[0].eviction.set_kind(kind);
+  for (const Other& other : {Other{"a", 100, Eviction::NONE, 0},
+                             {"a", 40'000, Eviction::NONE, 0},
+                             {"a", 100, Eviction::AT_BUDGET, 0},
+                             {"a", 40'000, Eviction::AT_BUDGET, 0},
+                             {"c", 100'000, Eviction::LRU, 10'000}}) {
+    SCOPED_TRACE(absl::StrCat(other.rows, " rows of ", other.name, ", eviction ", other.kind));
+    plan_.tables[0].name = other.name;
+    plan_.tables[0].expected_rows = other.max_rows > 0 ? other.max_rows : 1'000'000;
+    plan_.tables[0].eviction.set_kind(other.kind);
+    plan_.tables[0].eviction.set_max_rows(0);
     Table a(plan_, kRanges), b(plan_, kRanges, second);
-    a.Fill(static_cast<uint64_t>(others), 2.5f);
+    a.Fill(static_cast<uint64_t>(other.rows), 2.5f);
     b.Fill(20'000, 1.5f);
     const std::string checkpoint = Folder(++run);
     Write(checkpoint, a);
@@ -853,6 +880,8 @@ TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
     const absl::StatusOr<server::CheckpointReader> saved =
         server::CheckpointReader::Open(checkpoint);
     ASSERT_TRUE(saved.ok()) << saved.status();
+    plan_.tables[0].eviction.set_max_rows(other.max_rows);
+    const size_t rows = other.max_rows > 0 ? other.max_rows : other.rows;
     size_t all = 0;  // memory
     for (const bool limited : {false, true}) {
       const size_t copies = size_t{8} << 20;  // more than the files that are in memory
@@ -868,11 +897,29 @@ TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
       server::CheckpointLoad load(OpenerOf(&shared, checkpoint), {/*resume=*/true, {}, 1, &budget},
                                   WantedOf(ranges));
       ASSERT_EQ(load.Load(/*shard=*/0, ranges, buffers_), absl::OkStatus());
-      EXPECT_EQ(into_a.Rows(), a.Rows());
-      EXPECT_EQ(into_b.Rows(), b.Rows()) << others << " rows of a";
+      EXPECT_NEAR(into_a.Rows().size(), rows, rows / 100);
+      EXPECT_EQ(into_b.Rows(), b.Rows());
       all = arena.resident();
     }
   }
+}
+
+// A new run with another optimizer ignores the slots of the files.
+TEST_F(CheckpointLoadTest, RowsThatFitAreLoadedWithoutTheSlotsOfTheFiles) {
+  plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
+  constexpr int kRanges = 8;
+  plan_.tables[0].optimizer.set_kind(Optimizer::ADAM);
+  Table table(plan_, kRanges);
+  table.Fill(60'000, 1.5f);
+  Checkpoint(table, 7);
+  plan_.tables[0].optimizer.set_kind(Optimizer::SGD);
+  const size_t all = MemoryOfRows(kRanges);
+  const double row = static_cast<double>(all) / 60'000;
+  size_t rows = 0;
+  for (const size_t of_range : LoadInto(all + all / 20, kRanges, row, /*resume=*/false)) {
+    rows += of_range;
+  }
+  EXPECT_EQ(rows, 60'000);
 }
 
 // Several shards of one process need rows of the same files, because the ranges are cut anew. The
