@@ -491,6 +491,10 @@ absl::StatusOr<RangeImage> CheckpointReader::Read(const CheckpointFile& file) co
         absl::StrFormat("%s: checksum %#x, the manifest says %#x: is it of another checkpoint?",
                         path, checksum, file.checksum));
   }
+  if (file.rows >= 0 && static_cast<size_t>(file.rows) != image->keys.size()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": has ", image->keys.size(), " rows, the manifest says ", file.rows));
+  }
   return image;
 }
 

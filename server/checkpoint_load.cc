@@ -29,9 +29,9 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
-// The least share of its rows that a range may load. It is above 0, so each range tries to load one
-// row, which later rows can evict.
-constexpr double kLeastShare = 1e-6;
+// The least bytes of a row in a RowIndex: a bucket has 64 bytes for 5 rows, and at most 65 % of the
+// places have a row.
+constexpr size_t kLeastIndexBytes = 19;
 
 bool IsAtBudget(const job::TablePlan& table) {
   return table.eviction.kind() == Eviction::AT_BUDGET;
@@ -40,11 +40,21 @@ bool IsAtBudget(const job::TablePlan& table) {
 // The number of positions in [begin, end).
 double Width(uint64_t begin, uint64_t end) { return static_cast<double>(Last(end) - begin) + 1; }
 
-// The number of rows in the file, or the most that its length allows if the manifest has no number.
-double RowsIn(const CheckpointFile& file, const job::TablePlan& table) {
+// The number of rows in the file. `row`: Wanted::row. Manifests of earlier versions lack the
+// number. Then it follows from the length, if the rows of the file have the slots of this job.
+double RowsIn(const CheckpointFile& file, double row) {
   if (file.rows >= 0) return static_cast<double>(file.rows);
-  const auto least = static_cast<double>(table.dim) * sizeof(float) + sizeof(uint64_t);  // a row
-  return static_cast<double>(file.bytes) / least;
+  return static_cast<double>(file.bytes) / (row - kLeastIndexBytes + sizeof(uint64_t));
+}
+
+// An estimate of the memory of the file's rows in the range [begin, end). `another_salt`: the rows
+// of the file are spread over all positions.
+double Estimate(const CheckpointFile& file, uint64_t begin, uint64_t end, double row,
+                bool another_salt) {
+  const double all = RowsIn(file, row) * row;
+  if (another_salt) return all * std::ldexp(Width(begin, end), -64);
+  const uint64_t first = std::max(begin, file.begin), last = std::min(Last(end), Last(file.end));
+  return first > last ? 0 : all * Width(first, last + 1) / Width(file.begin, file.end);
 }
 
 // A file in memory that the budget counts.
@@ -141,7 +151,6 @@ absl::Status CheckpointLoad::FindFiles() {
     std::sort(files.begin(), files.end(),
               [this](size_t a, size_t b) { return all_[a]->begin < all_[b]->begin; });
   }
-  std::map<std::pair<const job::TablePlan*, int>, double> under_another_salt;
   std::set<const job::TablePlan*> covered;
   for (const Wanted& wanted : wanted_) {
     const job::TablePlan& table = *wanted.table;
@@ -160,22 +169,15 @@ absl::Status CheckpointLoad::FindFiles() {
       // Earlier versions wrote the rows of dense tables into the dense part only.
       if (table.dense && dense_ != nullptr) {
         const auto at = std::find(all_.begin(), all_.end(), dense_);
-        Need(static_cast<size_t>(at - all_.begin()), wanted, 0);
+        Need(static_cast<size_t>(at - all_.begin()), wanted);
       }
     }
     if (salt == table.salt) {
       NeedOverlapping(wanted, files);
-    } else {
-      under_another_salt[{&table, wanted.shard}] +=
-          std::ldexp(Width(wanted.begin, wanted.end), -64);
+    } else {  // the job has another seed
+      tables_[&table].another_salt = true;
+      for (const size_t file : files) Need(file, wanted);
     }
-  }
-  // The job has another seed: the rows of any file may be in any range.
-  for (const Wanted& wanted : wanted_) {
-    const auto found = under_another_salt.find({wanted.table, wanted.shard});
-    if (found == under_another_salt.end()) continue;
-    for (const size_t file : of_table[wanted.table->name]) Need(file, wanted, found->second);
-    under_another_salt.erase(found);
   }
   files_.resize(all_.size());
   for (size_t i = 0; i < all_.size(); ++i) files_[i].waiting = needed_by_[i].size();
@@ -198,61 +200,52 @@ void CheckpointLoad::NeedOverlapping(const Wanted& wanted, const std::vector<siz
     return Last(all_[file]->end) < wanted.begin;
   });
   for (auto at = first; at != files.end() && all_[*at]->begin <= Last(wanted.end); ++at) {
-    const CheckpointFile& file = *all_[*at];
-    const uint64_t begin = std::max(file.begin, wanted.begin);
-    const uint64_t last = std::min(Last(file.end), Last(wanted.end));
-    Need(*at, wanted, Width(begin, last + 1) / Width(file.begin, file.end));
+    Need(*at, wanted);
   }
 }
 
-// `part`: about this part of the rows in the file is in the wanted range.
-void CheckpointLoad::Need(size_t file, const Wanted& wanted, double part) {
-  std::vector<Needed>& all = needed_by_[file];
-  auto needed = std::find_if(all.begin(), all.end(),
-                             [&](const Needed& other) { return other.shard == wanted.shard; });
-  if (needed == all.end()) needed = all.insert(all.end(), {wanted.shard, wanted.table});
-  const double bytes = part * wanted.row * RowsIn(*all_[file], *wanted.table);
-  needed->bytes += bytes;
-  tables_[wanted.table].to_load += bytes;
+void CheckpointLoad::Need(size_t file, const Wanted& wanted) {
+  if (!IsNeededBy(file, wanted.shard)) needed_by_[file].push_back(wanted.shard);
+  TableRows& table = tables_[wanted.table];
+  table.row = wanted.row;
+  table.to_load += Estimate(*all_[file], wanted.begin, wanted.end, table.row, table.another_salt);
 }
 
-// Null if the shard does not need the file.
-const CheckpointLoad::Needed* CheckpointLoad::NeededBy(size_t file, int shard) const {
-  for (const Needed& needed : needed_by_[file]) {
-    if (needed.shard == shard) return &needed;
-  }
-  return nullptr;
+bool CheckpointLoad::IsNeededBy(size_t file, int shard) const {
+  const std::vector<int>& shards = needed_by_[file];
+  return std::count(shards.begin(), shards.end(), shard) > 0;
 }
 
-// The share of `needed` that the shard may load.
-double CheckpointLoad::BeginRows(const Needed& needed) {
+CheckpointLoad::Loading CheckpointLoad::BeginRows(size_t file, const Range& range) {
+  const job::TablePlan* const plan = range.table().plan;
   absl::MutexLock lock(&mutex_);
-  double share = 1;
-  if (IsAtBudget(*needed.table) && options_.budget != nullptr) {
+  TableRows& table = tables_[plan];
+  Loading rows = {&table, /*share=*/1,
+                  Estimate(*all_[file], range.begin(), range.end(), table.row, table.another_salt)};
+  if (options_.budget != nullptr) {
     double at_budget = 0, others = 0, begun = 0, taken = 0;
-    for (const auto& [table, sum] : tables_) {
-      (IsAtBudget(*table) ? at_budget : others) += sum.factor() * sum.to_load;
+    for (const auto& [other, sum] : tables_) {
+      (IsAtBudget(*other) ? at_budget : others) += sum.factor() * sum.to_load;
       begun += sum.factor() * sum.begun;
       taken += sum.taken;
     }
     const auto now = static_cast<double>(options_.budget->RoomToGrow());
-    room_ = std::max(room_, now + taken);  // files in memory come and go
-    const double room = std::min(room_ - taken - begun, now) - others;
-    if (at_budget > 0 && room < at_budget) share = std::max(room / at_budget, kLeastShare);
+    room_ = std::max(room_, now + taken);  // less room while large files are in memory
+    const double room = std::max(std::min(room_ - taken - begun, now) - others, 0.0);
+    if (IsAtBudget(*plan) && room < at_budget) rows.share = room / at_budget;
   }
-  TableRows& sum = tables_[needed.table];
-  sum.to_load -= needed.bytes;
-  sum.begun += share * needed.bytes;
-  return share;
+  table.to_load -= rows.estimate;
+  rows.estimate *= rows.share;
+  table.begun += rows.estimate;
+  return rows;
 }
 
-// `share`: the result of BeginRows. `bytes`: the memory that the rows take.
-void CheckpointLoad::EndRows(const Needed& needed, double share, size_t bytes) {
+// `bytes`: the memory that the rows take.
+void CheckpointLoad::EndRows(const Loading& rows, size_t bytes) {
   absl::MutexLock lock(&mutex_);
-  TableRows& sum = tables_[needed.table];
-  sum.begun -= share * needed.bytes;
-  sum.loaded += share * needed.bytes;
-  sum.taken += static_cast<double>(bytes);
+  rows.table->begun -= rows.estimate;
+  rows.table->loaded += rows.estimate;
+  rows.table->taken += static_cast<double>(bytes);
 }
 
 // ---- reading ----------------------------------------------------------------------------------
@@ -331,13 +324,13 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
                      [](const Range* a, const Range* b) { return a->begin() < b->begin(); });
   }
   for (size_t file = 0; file < all_.size(); ++file) {
-    if (NeededBy(file, shard) == nullptr) continue;
+    if (!IsNeededBy(file, shard)) continue;
     const bool part = all_[file] == dense_;
     const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all_[file]->table];
     if (owned.empty()) continue;  // the shard has no ranges of this table
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
                             Take(shard, file, owned.front()->table()));
-    const absl::Status loaded = LoadFile(file, shard, *image, owned, source);
+    const absl::Status loaded = LoadFile(file, *image, owned, source);
     if (!loaded.ok()) return InFile(saved_->PathOf(*all_[file]), loaded);
   }
   if (options_.resume) return absl::OkStatus();
@@ -349,32 +342,28 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
 }
 
 // `ranges`: those of the table, in order of position.
-absl::Status CheckpointLoad::LoadFile(size_t file, int shard, const RangeImage& image,
+absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
                                       const std::vector<Range*>& ranges, BufferSource& source) {
   const CheckpointFile& facts = *all_[file];
+  const bool part = &facts == dense_;
   const job::TablePlan& table = *ranges.front()->table().plan;
-  if (&facts == dense_) {
-    for (Range* const range : ranges) TANDEM_RETURN_IF_ERROR(LoadRows(image, range));
-    return absl::OkStatus();
-  }
   TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, saved_->SaltOf(table.name));
-  const bool any = salt != table.salt;
+  const bool any = part || salt != table.salt;
   auto at = any ? ranges.begin()
                 : std::partition_point(ranges.begin(), ranges.end(), [&](const Range* range) {
                     return Last(range->end()) < facts.begin;
                   });
-  const Needed& needed = *NeededBy(file, shard);
-  const double share = BeginRows(needed);
-  size_t bytes = 0;
   for (; at != ranges.end() && (any || (*at)->begin() <= Last(facts.end)); ++at) {
-    RangeStore& store = (*at)->store();
-    const size_t before = store.Memory().arena;
-    if (store.limits() != nullptr) store.limits()->settings().load_share = share;
-    TANDEM_RETURN_IF_ERROR(options_.resume ? (*at)->ResumeCheckpoint(image, source)
-                                           : (*at)->LoadCheckpoint(image, source));
-    bytes += store.Memory().arena - before;
+    Range& range = **at;
+    const Loading rows = BeginRows(file, range);
+    const size_t before = range.store().Memory().arena;
+    if (range.store().limits() != nullptr)
+      range.store().limits()->settings().load_share = rows.share;
+    TANDEM_RETURN_IF_ERROR(part              ? LoadRows(image, &range)
+                           : options_.resume ? range.ResumeCheckpoint(image, source)
+                                             : range.LoadCheckpoint(image, source));
+    EndRows(rows, range.store().Memory().arena - before);
   }
-  EndRows(needed, share, bytes);
   return absl::OkStatus();
 }
 
@@ -384,7 +373,7 @@ std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, c
   for (const RangeMap::Range& range : map.ranges()) {
     if (range.owner.index != server) continue;
     const job::TablePlan& table = plan.tables[range.table];
-    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t);
+    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + kLeastIndexBytes;
     wanted.push_back({&table, range.begin, range.end, range.owner.shard, row});
   }
   return wanted;

@@ -89,11 +89,25 @@ class CheckpointLoad {
     absl::StatusOr<std::shared_ptr<const RangeImage>> image = nullptr;
   };
 
-  // The rows of a file for one shard.
-  struct Needed {
-    int shard = 0;
-    const job::TablePlan* table = nullptr;
-    double bytes = 0;  // an estimate: the memory of these rows
+  // Estimates for one table. Memory is in bytes.
+  struct TableRows {
+    bool another_salt = false;                  // any file may have rows of any range
+    double row = 0;                             // Wanted::row
+    double to_load = 0, begun = 0, loaded = 0;  // sums of estimates
+    double taken = 0;                           // the memory of the loaded rows
+
+    // Real bytes per estimated byte. A sixteenth of the table counts as estimated correctly in
+    // addition, so the first rows change the factor little.
+    double factor() const {
+      const double right = (to_load + begun + loaded) / 16;
+      return right > 0 ? (taken + right) / (loaded + right) : 1;
+    }
+  };
+  // Rows of a file that a range is loading.
+  struct Loading {
+    TableRows* table = nullptr;
+    double share = 1;     // the part of these rows that the range may load
+    double estimate = 0;  // bytes of that part
   };
 
   absl::Status Prepare();
@@ -101,10 +115,10 @@ class CheckpointLoad {
   void OrderFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Need(size_t file, const Wanted& wanted, double part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  const Needed* NeededBy(size_t file, int shard) const;
-  double BeginRows(const Needed& needed);
-  void EndRows(const Needed& needed, double share, size_t bytes);
+  void Need(size_t file, const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsNeededBy(size_t file, int shard) const;
+  Loading BeginRows(size_t file, const Range& range);
+  void EndRows(const Loading& rows, size_t bytes);
   absl::Status LoadFiles(int shard, const std::vector<Range*>& ranges, BufferSource& source);
   absl::StatusOr<std::shared_ptr<const RangeImage>> Take(int shard, size_t file,
                                                          const TableContext& table);
@@ -113,8 +127,8 @@ class CheckpointLoad {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const RangeImage>> Read(size_t file,
                                                          const TableContext& table) const;
-  absl::Status LoadFile(size_t file, int shard, const RangeImage& image,
-                        const std::vector<Range*>& ranges, BufferSource& source);
+  absl::Status LoadFile(size_t file, const RangeImage& image, const std::vector<Range*>& ranges,
+                        BufferSource& source);
   bool Loads(const job::TablePlan& table) const;
 
   const Opener open_;
@@ -123,11 +137,11 @@ class CheckpointLoad {
   // Set by Prepare, and constant afterwards.
   std::shared_ptr<const CheckpointReader> saved_;
   // Files of the manifest, in the order in which each shard loads them. Files of tables with
-  // AT_BUDGET come last, when the shard has loaded its other rows. Indexes of files refer to this
-  // list.
+  // AT_BUDGET come last, so each shard has loaded its other rows by then. A file number is an index
+  // into this list.
   std::vector<const CheckpointFile*> all_;
-  const CheckpointFile* dense_ = nullptr;       // CheckpointReader::dense_part
-  std::vector<std::vector<Needed>> needed_by_;  // by file
+  const CheckpointFile* dense_ = nullptr;    // CheckpointReader::dense_part
+  std::vector<std::vector<int>> needed_by_;  // shards, by file
 
   absl::Mutex mutex_;
   CondVar changed_;
@@ -138,18 +152,11 @@ class CheckpointLoad {
   std::vector<size_t> at_ ABSL_GUARDED_BY(mutex_);  // by shard: the file that it needs next
   int held_ ABSL_GUARDED_BY(mutex_) = 0;            // files in memory that several shards need
 
-  // Memory for rows, in bytes. There may be too little for all rows of tables with AT_BUDGET. Then
-  // each range of such a table gets about the same share of its rows. Otherwise the last ranges
-  // would get no rows, and a range without rows has none to evict for a new one.
-  struct TableRows {
-    double to_load = 0, begun = 0, loaded = 0;  // sums of estimates
-    double taken = 0;                           // the memory of the loaded rows
-
-    // Multiply estimates of the table by this factor.
-    double factor() const { return loaded > 0 && taken > 0 ? taken / loaded : 1; }
-  };
+  // There may be too little memory for all rows of tables with AT_BUDGET. Then each range of such a
+  // table gets about the same share of its rows. Otherwise the last ranges would get no rows, and a
+  // range without rows has none to evict for a new one.
   std::map<const job::TablePlan*, TableRows> tables_ ABSL_GUARDED_BY(mutex_);
-  double room_ ABSL_GUARDED_BY(mutex_) = 0;  // for all rows
+  double room_ ABSL_GUARDED_BY(mutex_) = 0;  // the largest room to grow so far, and rows before it
 };
 
 // The ranges of server `server` in the view `map`. `plan` outlives the result.

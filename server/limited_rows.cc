@@ -251,8 +251,8 @@ absl::Status LimitedRows::SetRows(absl::Span<const uint64_t> keys, absl::Span<co
       RowIndex::Prefetch(index_->HomeOf(index_->Hash(keys[i + kAhead])));
     }
     const uint32_t age = ages.empty() ? 0 : ages[i];
-    const bool shares =
-        loads && settings_.load_share < 1 && static_cast<double>(store_->size()) >= loadable_;
+    const bool shares = loads && settings_.load_share < 1 &&
+                        static_cast<double>(store_->size()) >= std::max(loadable_, 1.0);
     if (shares && !EvictOldest(/*rows=*/true, age)) continue;
     uint32_t row = kNoRow;
     set = RowToSet(keys[i], age, &row);

@@ -55,7 +55,9 @@ class LimitedRows {
   // The owner may change the settings at any time.
   struct Settings {
     bool keeps_numbers = false, lists_evicted = false;  // Advance, TakeEvicted
-    double load_share = 1;  // with AT_BUDGET, of the rows that SetRows loads: 0 to 1
+    // With AT_BUDGET: SetRows loads this part (0 to 1) of the rows, and at least one row if there
+    // is memory for it.
+    double load_share = 1;
   };
   Settings& settings() { return settings_; }
 

@@ -279,7 +279,7 @@ TEST_F(CheckpointDirectoryTest, TheManifestSaysWhatWasCheckpointedAndBy) {
 TEST_F(CheckpointDirectoryTest, AManifestThatWasChangedOrCutIsRefused) {
   server::Manifest manifest;
   manifest.dense = kDense;
-  manifest.files.push_back({"a.range", "a", 1, 2, 3, 4});
+  manifest.files.push_back({"a.range", "a", 1, 2, 3, 4, 5});
   const std::string text = server::EncodeManifest(manifest);
   for (size_t cut = 0; cut + 2 < text.size(); ++cut) {
     EXPECT_FALSE(server::ParseManifest(absl::string_view(text).substr(0, cut)).ok()) << cut;
@@ -703,14 +703,22 @@ class OpenCounter {
 };
 
 // The ranges of a table, dealt to the shards of a process in turns. Each shard loads on its own
-// thread, into a table of its own.
+// thread, into a table of its own. `budget`: for the rows of all shards; null: no limit. `row`:
+// estimated bytes of a row.
 class LoadOfShards {
  public:
-  LoadOfShards(const job::ResolvedJob& plan, int ranges, int shards) {
-    for (int s = 0; s < shards; ++s) tables_.push_back(std::make_unique<Table>(plan, ranges));
+  LoadOfShards(const job::ResolvedJob& plan, int ranges, int shards,
+               server::MemoryBudget* budget = nullptr, double row = 20) {
+    std::function<bool(size_t)> may_grow;
+    if (budget != nullptr) may_grow = [budget](size_t bytes) { return budget->MayGrow(bytes); };
+    for (int s = 0; s < shards; ++s) {
+      arenas_.push_back(std::make_unique<server::PageArena>(budget));
+      tables_.push_back(
+          std::make_unique<Table>(plan, ranges, /*table=*/0, arenas_.back().get(), may_grow));
+    }
     for (int r = 0; r < ranges; ++r) {
       const server::Range& range = *tables_[0]->ranges()[static_cast<size_t>(r)];
-      wanted_.push_back({&plan.tables[0], range.begin(), range.end(), r % shards});
+      wanted_.push_back({&plan.tables[0], range.begin(), range.end(), r % shards, row});
     }
   }
   std::vector<server::Range*> RangesOf(int shard) const {
@@ -743,6 +751,7 @@ class LoadOfShards {
   const std::vector<server::CheckpointLoad::Wanted>& wanted() const { return wanted_; }
 
  private:
+  std::vector<std::unique_ptr<server::PageArena>> arenas_;
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<server::CheckpointLoad::Wanted> wanted_;
 };
@@ -766,24 +775,42 @@ class CheckpointLoadTest : public CheckpointDirectoryTest {
  protected:
   // Loads the checkpoint of folder_ into `bytes` of memory. Returns the number of rows in each
   // range. `row`: estimated bytes of a row.
-  std::vector<size_t> LoadInto(size_t bytes, int ranges, double row, bool resume) {
+  std::vector<size_t> LoadInto(size_t bytes, int ranges, int shards, double row, bool resume) {
     const size_t copies = size_t{16} << 20;  // more than the files that are in memory
     server::MemoryBudget budget(bytes + copies, /*process=*/0, copies, /*slack=*/0,
                                 /*for_copies=*/copies);
-    server::PageArena arena(&budget);
-    Table into(plan_, ranges, /*table=*/0, &arena,
-               [&budget](size_t more) { return budget.MayGrow(more); });
+    LoadOfShards into(plan_, ranges, shards, &budget, row);
     server::SharedCheckpoint shared;
-    server::CheckpointLoad load(OpenerOf(&shared, folder_), {resume, {}, 1, &budget},
-                                WantedOf(into.ranges(), row));
-    EXPECT_EQ(load.Load(/*shard=*/0, into.ranges(), buffers_), absl::OkStatus());
+    server::CheckpointLoad load(OpenerOf(&shared, folder_), {resume, {}, shards, &budget},
+                                into.wanted());
+    EXPECT_THAT(into.Load(&load), ::testing::Each(absl::OkStatus()));
     std::vector<size_t> rows;
-    for (const server::Range* const range : into.ranges()) {
-      rows.push_back(static_cast<size_t>(range->store().size()));
+    for (int s = 0; s < shards; ++s) {
+      for (const server::Range* const range : into.RangesOf(s)) {
+        rows.push_back(static_cast<size_t>(range->store().size()));
+      }
     }
     return rows;
   }
+  // Writes this number of rows for each file into the manifest. -1: no number, as in manifests of
+  // earlier versions.
+  void SetRows(int64_t rows) {
+    server::SharedCheckpoint shared;
+    server::Manifest manifest = shared.Open(folder_).value()->manifest();
+    for (server::CheckpointFile& file : manifest.files) file.rows = rows;
+    ASSERT_EQ(WriteFileAtomically(Folder(7) + "/MANIFEST", server::EncodeManifest(manifest)),
+              absl::OkStatus());
+  }
 };
+
+TEST_F(CheckpointLoadTest, AManifestWithOtherNumbersOfRowsIsRefused) {
+  Table table(plan_, 1);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7);
+  SetRows(51);
+  Table into(plan_, 1);
+  EXPECT_THAT(std::string(Load(folder_, &into).message()), HasSubstr("rows, the manifest says 51"));
+}
 
 // Rows that fill the memory up to the margin fit again when the run resumes. The files that are in
 // memory meanwhile use the part of the margin that is for copies, and evict no row.
@@ -822,30 +849,47 @@ TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
 }
 
 // If not all rows of AT_BUDGET fit, each range loads about the same share of its rows. (A range
-// without rows would never get one, because a range evicts only rows of its own.) The job may have
-// another salt; then the rows of a file may be in any range.
+// without rows would never get one, because a range evicts only rows of its own.)
 TEST_F(CheckpointLoadTest, EachRangeLoadsItsShareOfTheRows) {
   plan_.tables[0].eviction.set_kind(Eviction::AT_BUDGET);
-  constexpr int kRanges = 8;
-  Table table(plan_, kRanges);
-  table.Fill(60'000, 1.5f);
-  Checkpoint(table, 7);
-  const size_t all = MemoryOfRows(kRanges);
-  for (const bool another_salt : {false, true}) {
-    plan_.tables[0].salt += another_salt ? 1 : 0;
+  constexpr int kRanges = 16;
+  struct Case {
+    int files, shards;
+    bool another_salt;    // the rows of a file may be in any range
+    bool rows_are_known;  // from the manifest
+  };
+  for (const Case& from : {Case{kRanges, 1, false, true},
+                           {1, 1, false, true},
+                           {40, 1, false, true},
+                           {kRanges, 4, false, true},
+                           {1, 4, false, true},
+                           {kRanges, 1, true, true},
+                           {kRanges, 1, false, false}}) {
+    plan_.tables[0].salt = 1;
+    Table table(plan_, from.files);
+    table.Fill(60'000, 1.5f);
+    Checkpoint(table, 7);
+    if (!from.rows_are_known) SetRows(-1);
+    plan_.tables[0].salt += from.another_salt ? 1 : 0;
+    const size_t all = MemoryOfRows(kRanges);
     for (const double error : {0.8, 1.0, 1.5}) {
-      SCOPED_TRACE(absl::StrCat("error of the estimate ", error, ", another salt ", another_salt));
+      SCOPED_TRACE(absl::StrCat(from.files, " files, ", from.shards, " shards, another salt ",
+                                from.another_salt, ", rows are known ", from.rows_are_known,
+                                ", error of the estimate ", error));
       const double row = error * static_cast<double>(all) / 60'000;
-      for (const size_t rows : LoadInto(all / 2, kRanges, row, /*resume=*/!another_salt)) {
-        EXPECT_GT(rows, 0.3 * 60'000 / kRanges);
-        EXPECT_LT(rows, 0.7 * 60'000 / kRanges);
+      for (const size_t rows :
+           LoadInto(all / 2, kRanges, from.shards, row, /*resume=*/!from.another_salt)) {
+        // Shards that grow an index have it twice for a moment, which leaves less for the others.
+        EXPECT_GT(rows, (from.shards == 1 ? 0.2 : 0.05) * 60'000 / kRanges);
+        EXPECT_LT(rows, (from.shards == 1 ? 0.8 : 0.95) * 60'000 / kRanges);
       }
     }
+    fs::remove_all(folder_);
   }
 }
 
-// Table "b" loads all rows if they fit, whatever the other table takes: an index for many rows, a
-// few pages, or more rows than "b" has. The last one leaves out rows, because its max_rows is lower
+// Table "b" loads all its rows if they fit, whatever the other table takes: an index for many rows,
+// a few pages, or more rows than "b" has. Table "c" leaves out rows, because its max_rows is lower
 // than before.
 TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
   constexpr int kRanges = 4;
@@ -897,7 +941,7 @@ TEST_F(CheckpointDirectoryTest, RowsThatFitAreLoadedBesideOtherTables) {
       server::CheckpointLoad load(OpenerOf(&shared, checkpoint), {/*resume=*/true, {}, 1, &budget},
                                   WantedOf(ranges));
       ASSERT_EQ(load.Load(/*shard=*/0, ranges, buffers_), absl::OkStatus());
-      EXPECT_NEAR(into_a.Rows().size(), rows, rows / 100);
+      EXPECT_EQ(into_a.Rows().size(), rows);
       EXPECT_EQ(into_b.Rows(), b.Rows());
       all = arena.resident();
     }
@@ -916,7 +960,8 @@ TEST_F(CheckpointLoadTest, RowsThatFitAreLoadedWithoutTheSlotsOfTheFiles) {
   const size_t all = MemoryOfRows(kRanges);
   const double row = static_cast<double>(all) / 60'000;
   size_t rows = 0;
-  for (const size_t of_range : LoadInto(all + all / 20, kRanges, row, /*resume=*/false)) {
+  for (const size_t of_range :
+       LoadInto(all + all / 20, kRanges, /*shards=*/1, row, /*resume=*/false)) {
     rows += of_range;
   }
   EXPECT_EQ(rows, 60'000);

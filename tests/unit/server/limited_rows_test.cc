@@ -718,6 +718,20 @@ TEST_F(LimitedStoreTest, NoMemoryIsAnErrorOfTheUpdate) {
   }
 }
 
+// A range without rows would never get one, because it has none to evict.
+TEST_F(LimitedStoreTest, ALoadWithShareZeroKeepsOneRow) {
+  RowLimits limits;
+  limits.at_budget = true;
+  Start(limits);
+  const std::vector<uint64_t> keys = {1, 2, 3};
+  const std::vector<float> weights(keys.size() * kDim), slots(weights);
+  const std::vector<uint32_t> ages = {3, 1, 2};
+  store_->limits()->settings().load_share = 0;
+  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
+  EXPECT_EQ(store_->size(), 1);
+  EXPECT_TRUE(Has(2)) << "the newest";
+}
+
 // Rows that do not fit at the start are not evicted, so they cannot come back.
 TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   RowLimits limits;
