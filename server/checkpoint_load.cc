@@ -40,18 +40,19 @@ bool IsAtBudget(const job::TablePlan& table) {
 // The number of positions in [begin, end).
 double Width(uint64_t begin, uint64_t end) { return static_cast<double>(Last(end) - begin) + 1; }
 
-// The number of rows in the file. `row`: Wanted::row. Manifests of earlier versions lack the
-// number. Then it follows from the length, if the rows of the file have the slots of this job.
-double RowsIn(const CheckpointFile& file, double row) {
+// The number of rows in the file. Manifests of earlier versions lack it. Then the result is an
+// estimate from the length, as if the file had only rows, with the slots of this job.
+// `bytes_per_row`: that of Wanted.
+double RowsIn(const CheckpointFile& file, double bytes_per_row) {
   if (file.rows >= 0) return static_cast<double>(file.rows);
-  return static_cast<double>(file.bytes) / (row - kLeastIndexBytes + sizeof(uint64_t));
+  return static_cast<double>(file.bytes) / (bytes_per_row - kLeastIndexBytes + sizeof(uint64_t));
 }
 
 // An estimate of the memory of the file's rows in the range [begin, end). `another_salt`: the rows
 // of the file are spread over all positions.
-double Estimate(const CheckpointFile& file, uint64_t begin, uint64_t end, double row,
+double Estimate(const CheckpointFile& file, uint64_t begin, uint64_t end, double bytes_per_row,
                 bool another_salt) {
-  const double all = RowsIn(file, row) * row;
+  const double all = RowsIn(file, bytes_per_row) * bytes_per_row;
   if (another_salt) return all * std::ldexp(Width(begin, end), -64);
   const uint64_t first = std::max(begin, file.begin), last = std::min(Last(end), Last(file.end));
   return first > last ? 0 : all * Width(first, last + 1) / Width(file.begin, file.end);
@@ -142,14 +143,14 @@ absl::Status CheckpointLoad::FindFiles() {
   TANDEM_ASSIGN_OR_RETURN(saved_, open_());
   dense_ = saved_->dense_part();
   OrderFiles();
-  needed_by_.resize(all_.size());
+  needed_by_.resize(ordered_.size());
   std::map<std::string, std::vector<size_t>> of_table;  // in order of position
-  for (size_t i = 0; i < all_.size(); ++i) {
-    if (all_[i] != dense_) of_table[all_[i]->table].push_back(i);
+  for (size_t i = 0; i < ordered_.size(); ++i) {
+    if (ordered_[i] != dense_) of_table[ordered_[i]->table].push_back(i);
   }
   for (auto& [table, files] : of_table) {
     std::sort(files.begin(), files.end(),
-              [this](size_t a, size_t b) { return all_[a]->begin < all_[b]->begin; });
+              [this](size_t a, size_t b) { return ordered_[a]->begin < ordered_[b]->begin; });
   }
   std::set<const job::TablePlan*> covered;
   for (const Wanted& wanted : wanted_) {
@@ -168,8 +169,8 @@ absl::Status CheckpointLoad::FindFiles() {
       }
       // Earlier versions wrote the rows of dense tables into the dense part only.
       if (table.dense && dense_ != nullptr) {
-        const auto at = std::find(all_.begin(), all_.end(), dense_);
-        Need(static_cast<size_t>(at - all_.begin()), wanted);
+        const auto at = std::find(ordered_.begin(), ordered_.end(), dense_);
+        Need(static_cast<size_t>(at - ordered_.begin()), wanted);
       }
     }
     if (salt == table.salt) {
@@ -179,8 +180,8 @@ absl::Status CheckpointLoad::FindFiles() {
       for (const size_t file : files) Need(file, wanted);
     }
   }
-  files_.resize(all_.size());
-  for (size_t i = 0; i < all_.size(); ++i) files_[i].waiting = needed_by_[i].size();
+  files_.resize(ordered_.size());
+  for (size_t i = 0; i < ordered_.size(); ++i) files_[i].waiting = needed_by_[i].size();
   return absl::OkStatus();
 }
 
@@ -189,17 +190,17 @@ void CheckpointLoad::OrderFiles() {
   for (const Wanted& wanted : wanted_) {
     if (IsAtBudget(*wanted.table)) at_budget.insert(wanted.table->name);
   }
-  for (const CheckpointFile& file : saved_->manifest().files) all_.push_back(&file);
-  std::stable_partition(all_.begin(), all_.end(), [&](const CheckpointFile* file) {
+  for (const CheckpointFile& file : saved_->manifest().files) ordered_.push_back(&file);
+  std::stable_partition(ordered_.begin(), ordered_.end(), [&](const CheckpointFile* file) {
     return at_budget.count(file->table) == 0;
   });
 }
 
 void CheckpointLoad::NeedOverlapping(const Wanted& wanted, const std::vector<size_t>& files) {
   const auto first = std::partition_point(files.begin(), files.end(), [&](size_t file) {
-    return Last(all_[file]->end) < wanted.begin;
+    return Last(ordered_[file]->end) < wanted.begin;
   });
-  for (auto at = first; at != files.end() && all_[*at]->begin <= Last(wanted.end); ++at) {
+  for (auto at = first; at != files.end() && ordered_[*at]->begin <= Last(wanted.end); ++at) {
     Need(*at, wanted);
   }
 }
@@ -207,8 +208,9 @@ void CheckpointLoad::NeedOverlapping(const Wanted& wanted, const std::vector<siz
 void CheckpointLoad::Need(size_t file, const Wanted& wanted) {
   if (!IsNeededBy(file, wanted.shard)) needed_by_[file].push_back(wanted.shard);
   TableRows& table = tables_[wanted.table];
-  table.row = wanted.row;
-  table.to_load += Estimate(*all_[file], wanted.begin, wanted.end, table.row, table.another_salt);
+  table.bytes_per_row = wanted.bytes_per_row;
+  table.to_load +=
+      Estimate(*ordered_[file], wanted.begin, wanted.end, table.bytes_per_row, table.another_salt);
 }
 
 bool CheckpointLoad::IsNeededBy(size_t file, int shard) const {
@@ -221,7 +223,8 @@ CheckpointLoad::Loading CheckpointLoad::BeginRows(size_t file, const Range& rang
   absl::MutexLock lock(&mutex_);
   TableRows& table = tables_[plan];
   Loading rows = {&table, /*share=*/1,
-                  Estimate(*all_[file], range.begin(), range.end(), table.row, table.another_salt)};
+                  Estimate(*ordered_[file], range.begin(), range.end(), table.bytes_per_row,
+                           table.another_salt)};
   if (options_.budget != nullptr) {
     double at_budget = 0, others = 0, begun = 0, taken = 0;
     for (const auto& [other, sum] : tables_) {
@@ -230,7 +233,7 @@ CheckpointLoad::Loading CheckpointLoad::BeginRows(size_t file, const Range& rang
       taken += sum.taken;
     }
     const auto now = static_cast<double>(options_.budget->RoomToGrow());
-    room_ = std::max(room_, now + taken);  // less room while large files are in memory
+    room_ = std::max(room_, now + taken);  // RoomToGrow is smaller while large files are in memory
     const double room = std::max(std::min(room_ - taken - begun, now) - others, 0.0);
     if (IsAtBudget(*plan) && room < at_budget) rows.share = room / at_budget;
   }
@@ -292,7 +295,7 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t f
 
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
     size_t file, const TableContext& table) const {
-  const CheckpointFile& facts = *all_[file];
+  const CheckpointFile& facts = *ordered_[file];
   const auto counted = std::make_shared<CountedImage>(options_.budget);
   RangeImage& image = counted->image;
   counted->bytes.Set(2 * facts.bytes);  // the file is decoded while its bytes are in memory
@@ -323,15 +326,16 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
     std::stable_sort(owned.begin(), owned.end(),
                      [](const Range* a, const Range* b) { return a->begin() < b->begin(); });
   }
-  for (size_t file = 0; file < all_.size(); ++file) {
+  for (size_t file = 0; file < ordered_.size(); ++file) {
     if (!IsNeededBy(file, shard)) continue;
-    const bool part = all_[file] == dense_;
-    const std::vector<Range*>& owned = of_table[part ? job::kDenseTableName : all_[file]->table];
+    const bool dense_part = ordered_[file] == dense_;
+    const std::vector<Range*>& owned =
+        of_table[dense_part ? job::kDenseTableName : ordered_[file]->table];
     if (owned.empty()) continue;  // the shard has no ranges of this table
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
                             Take(shard, file, owned.front()->table()));
     const absl::Status loaded = LoadFile(file, *image, owned, source);
-    if (!loaded.ok()) return InFile(saved_->PathOf(*all_[file]), loaded);
+    if (!loaded.ok()) return InFile(saved_->PathOf(*ordered_[file]), loaded);
   }
   if (options_.resume) return absl::OkStatus();
   for (Range* const range : ranges) {
@@ -344,11 +348,11 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
 // `ranges`: those of the table, in order of position.
 absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
                                       const std::vector<Range*>& ranges, BufferSource& source) {
-  const CheckpointFile& facts = *all_[file];
-  const bool part = &facts == dense_;
+  const CheckpointFile& facts = *ordered_[file];
+  const bool dense_part = &facts == dense_;
   const job::TablePlan& table = *ranges.front()->table().plan;
   TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, saved_->SaltOf(table.name));
-  const bool any = part || salt != table.salt;
+  const bool any = dense_part || salt != table.salt;
   auto at = any ? ranges.begin()
                 : std::partition_point(ranges.begin(), ranges.end(), [&](const Range* range) {
                     return Last(range->end()) < facts.begin;
@@ -357,9 +361,9 @@ absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
     Range& range = **at;
     const Loading rows = BeginRows(file, range);
     const size_t before = range.store().Memory().arena;
-    if (range.store().limits() != nullptr)
-      range.store().limits()->settings().load_share = rows.share;
-    TANDEM_RETURN_IF_ERROR(part              ? LoadRows(image, &range)
+    LimitedRows* const limits = range.store().limits();
+    if (limits != nullptr) limits->settings().load_share = rows.share;
+    TANDEM_RETURN_IF_ERROR(dense_part        ? LoadRows(image, &range)
                            : options_.resume ? range.ResumeCheckpoint(image, source)
                                              : range.LoadCheckpoint(image, source));
     EndRows(rows, range.store().Memory().arena - before);

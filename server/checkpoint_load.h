@@ -15,6 +15,10 @@
 //   - A resumed run gets rows (also those of dense tables), progress and all held updates as they
 //     were, on any number of servers.
 //
+// If the rows of tables with AT_BUDGET do not all fit, each range loads about the same share of its
+// rows, and roughly the oldest are left out. Otherwise the last ranges would get no rows, and a
+// range without rows has none to evict for a new one.
+//
 // Errors are those of CheckpointReader and of the ranges. The error of one shard ends the load of
 // all.
 //
@@ -28,7 +32,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -59,8 +62,9 @@ class CheckpointLoad {
     const job::TablePlan* table = nullptr;
     uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
     int shard = 0;
-    // Estimated bytes of memory per row. If it is too high, rows that fit may be left out.
-    double row = 0;
+    // Estimated bytes of memory per row, as from RangesToLoad. If it is too high, rows that fit may
+    // be left out. Not used without Options::budget.
+    double bytes_per_row = 0;
   };
   // Called once, by the first shard that needs the checkpoint.
   using Opener = std::function<absl::StatusOr<std::shared_ptr<const CheckpointReader>>()>;
@@ -92,12 +96,12 @@ class CheckpointLoad {
   // Estimates for one table. Memory is in bytes.
   struct TableRows {
     bool another_salt = false;                  // any file may have rows of any range
-    double row = 0;                             // Wanted::row
+    double bytes_per_row = 0;                   // of Wanted
     double to_load = 0, begun = 0, loaded = 0;  // sums of estimates
     double taken = 0;                           // the memory of the loaded rows
 
-    // Real bytes per estimated byte. A sixteenth of the table counts as estimated correctly in
-    // addition, so the first rows change the factor little.
+    // Real bytes per estimated byte. The sums include a sixteenth of all estimates as if they were
+    // exact, so the first rows change the factor little.
     double factor() const {
       const double right = (to_load + begun + loaded) / 16;
       return right > 0 ? (taken + right) / (loaded + right) : 1;
@@ -117,6 +121,7 @@ class CheckpointLoad {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Need(size_t file, const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsNeededBy(size_t file, int shard) const;
+  // Decides which share of the file's rows in the range to load. EndRows follows after the load.
   Loading BeginRows(size_t file, const Range& range);
   void EndRows(const Loading& rows, size_t bytes);
   absl::Status LoadFiles(int shard, const std::vector<Range*>& ranges, BufferSource& source);
@@ -139,7 +144,7 @@ class CheckpointLoad {
   // Files of the manifest, in the order in which each shard loads them. Files of tables with
   // AT_BUDGET come last, so each shard has loaded its other rows by then. A file number is an index
   // into this list.
-  std::vector<const CheckpointFile*> all_;
+  std::vector<const CheckpointFile*> ordered_;
   const CheckpointFile* dense_ = nullptr;    // CheckpointReader::dense_part
   std::vector<std::vector<int>> needed_by_;  // shards, by file
 
@@ -152,11 +157,9 @@ class CheckpointLoad {
   std::vector<size_t> at_ ABSL_GUARDED_BY(mutex_);  // by shard: the file that it needs next
   int held_ ABSL_GUARDED_BY(mutex_) = 0;            // files in memory that several shards need
 
-  // There may be too little memory for all rows of tables with AT_BUDGET. Then each range of such a
-  // table gets about the same share of its rows. Otherwise the last ranges would get no rows, and a
-  // range without rows has none to evict for a new one.
+  // For the shares of ranges (see above).
   std::map<const job::TablePlan*, TableRows> tables_ ABSL_GUARDED_BY(mutex_);
-  double room_ ABSL_GUARDED_BY(mutex_) = 0;  // the largest room to grow so far, and rows before it
+  double room_ ABSL_GUARDED_BY(mutex_) = 0;  // the largest RoomToGrow + loaded rows so far
 };
 
 // The ranges of server `server` in the view `map`. `plan` outlives the result.

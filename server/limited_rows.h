@@ -55,8 +55,8 @@ class LimitedRows {
   // The owner may change the settings at any time.
   struct Settings {
     bool keeps_numbers = false, lists_evicted = false;  // Advance, TakeEvicted
-    // With AT_BUDGET: SetRows loads this part (0 to 1) of the rows, and at least one row if there
-    // is memory for it.
+    // With AT_BUDGET: the part (0 to 1) of the rows that SetRows loads, counted over all calls. A
+    // range without rows loads one, if there is memory for it.
     double load_share = 1;
   };
   Settings& settings() { return settings_; }

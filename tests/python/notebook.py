@@ -430,10 +430,11 @@ def look_is_left(n, ids):
     gc.collect()
     gc.disable()  # Python ignores a Ctrl-C that reaches a __del__
     server.send_signal(signal.SIGSTOP)
-    # A busy machine may hear the first ones before it has asked for the rows.
-    assert any(still_there(seconds) for seconds in (.1, 1, 5))
-    server.send_signal(signal.SIGCONT)
-    gc.enable()
+    try:  # a busy machine may hear the first ones before it has asked for the rows
+        assert any(still_there(seconds) for seconds in (.1, 1, 5))
+    finally:
+        server.send_signal(signal.SIGCONT)
+        gc.enable()
     assert n.model(ids).shape == (3,)
 
 
