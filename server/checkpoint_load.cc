@@ -40,24 +40,6 @@ bool IsAtBudget(const job::TablePlan& table) {
 // The number of positions in [begin, end).
 double Width(uint64_t begin, uint64_t end) { return static_cast<double>(Last(end) - begin) + 1; }
 
-// The number of rows in the file. Manifests of earlier versions lack it. Then the result is an
-// estimate from the length, as if the file had only rows, with the slots of this job.
-// `bytes_per_row`: that of Wanted.
-double RowsIn(const CheckpointFile& file, double bytes_per_row) {
-  if (file.rows >= 0) return static_cast<double>(file.rows);
-  return static_cast<double>(file.bytes) / (bytes_per_row - kLeastIndexBytes + sizeof(uint64_t));
-}
-
-// An estimate of the memory of the file's rows in the range [begin, end). `another_salt`: the rows
-// of the file are spread over all positions.
-double Estimate(const CheckpointFile& file, uint64_t begin, uint64_t end, double bytes_per_row,
-                bool another_salt) {
-  const double all = RowsIn(file, bytes_per_row) * bytes_per_row;
-  if (another_salt) return all * std::ldexp(Width(begin, end), -64);
-  const uint64_t first = std::max(begin, file.begin), last = std::min(Last(end), Last(file.end));
-  return first > last ? 0 : all * Width(first, last + 1) / Width(file.begin, file.end);
-}
-
 // A file in memory that the budget counts.
 struct CountedImage {
   explicit CountedImage(MemoryBudget* budget) : bytes(budget, /*copies=*/true) {}
@@ -209,8 +191,7 @@ void CheckpointLoad::Need(size_t file, const Wanted& wanted) {
   if (!IsNeededBy(file, wanted.shard)) needed_by_[file].push_back(wanted.shard);
   TableRows& table = tables_[wanted.table];
   table.bytes_per_row = wanted.bytes_per_row;
-  table.to_load +=
-      Estimate(*ordered_[file], wanted.begin, wanted.end, table.bytes_per_row, table.another_salt);
+  table.to_load += table.Estimate(*ordered_[file], wanted.begin, wanted.end);
 }
 
 bool CheckpointLoad::IsNeededBy(size_t file, int shard) const {
@@ -218,13 +199,23 @@ bool CheckpointLoad::IsNeededBy(size_t file, int shard) const {
   return std::count(shards.begin(), shards.end(), shard) > 0;
 }
 
+double CheckpointLoad::TableRows::Estimate(const CheckpointFile& file, uint64_t begin,
+                                           uint64_t end) const {
+  auto rows = static_cast<double>(file.rows);
+  if (file.rows < 0) {  // from the length, as if the file had only rows, with the slots of this job
+    rows = static_cast<double>(file.bytes) / (bytes_per_row - kLeastIndexBytes + sizeof(uint64_t));
+  }
+  const double all = rows * bytes_per_row;
+  if (another_salt) return all * std::ldexp(Width(begin, end), -64);
+  const uint64_t first = std::max(begin, file.begin), last = std::min(Last(end), Last(file.end));
+  return first > last ? 0 : all * Width(first, last + 1) / Width(file.begin, file.end);
+}
+
 CheckpointLoad::Loading CheckpointLoad::BeginRows(size_t file, const Range& range) {
   const job::TablePlan* const plan = range.table().plan;
   absl::MutexLock lock(&mutex_);
   TableRows& table = tables_[plan];
-  Loading rows = {&table, /*share=*/1,
-                  Estimate(*ordered_[file], range.begin(), range.end(), table.bytes_per_row,
-                           table.another_salt)};
+  Loading rows = {&table, /*share=*/1, table.Estimate(*ordered_[file], range.begin(), range.end())};
   if (options_.budget != nullptr) {
     double at_budget = 0, others = 0, begun = 0, taken = 0;
     for (const auto& [other, sum] : tables_) {

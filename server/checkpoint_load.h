@@ -106,6 +106,8 @@ class CheckpointLoad {
       const double right = (to_load + begun + loaded) / 16;
       return right > 0 ? (taken + right) / (loaded + right) : 1;
     }
+    // The memory of the file's rows in the range [begin, end), without the factor.
+    double Estimate(const CheckpointFile& file, uint64_t begin, uint64_t end) const;
   };
   // Rows of a file that a range is loading.
   struct Loading {

@@ -1,6 +1,6 @@
 // The manifest of a checkpoint: its files with their lengths, row counts and checksums, and its
-// model. The manifest is written when all files are on the disk. So a folder with a
-// manifest is a whole checkpoint, and a folder without one is not a checkpoint.
+// model. The manifest is written when all files are on the disk. So a folder with a manifest is a
+// whole checkpoint, and a folder without one is not a checkpoint.
 //
 // The manifest is a JSON file, so that people and other programs can read it. Its last field is a
 // checksum of everything before it.
