@@ -8,8 +8,7 @@
 
 namespace tandem {
 
-// The first bytes of the text, at most `most`. Cuts no UTF-8 character in two, because protobuf
-// does not parse a message with a part of a character.
+// The first bytes of the text, at most `most`. Cuts no UTF-8 character in two.
 inline absl::string_view ClipText(absl::string_view text, size_t most) {
   if (text.size() <= most) return text;
   const auto is_inside = [&text](size_t at) { return (text[at] & 0xc0) == 0x80; };

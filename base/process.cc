@@ -55,6 +55,10 @@ void SetUpProcess() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   (void)signal(SIGCHLD, SIG_DFL);
   if (IsDefault(SIGUSR1)) (void)signal(SIGUSR1, SIG_IGN);
+  sigset_t checkpoint;
+  sigemptyset(&checkpoint);
+  sigaddset(&checkpoint, SIGUSR1);
+  (void)pthread_sigmask(SIG_UNBLOCK, &checkpoint, nullptr);
 }
 
 std::string ProgramFolder() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <vector>
@@ -10,31 +11,56 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "server/checkpoint_directory.h"
+#include "server/segment_file.h"
 #include "xxhash.h"
 
 namespace tandem::capi {
 namespace {
 
 constexpr uint64_t kPieceBytes = 1 << 20;
-constexpr uint64_t kChecksumBytes = 8;  // size of a file's checksum, which follows its contents
+constexpr uint64_t kChecksumBytes = 8;  // size of the checksum at the end of a range file
 
-// Computes the checksum of a file's contents. Its length has been checked before.
-absl::StatusOr<uint64_t> ChecksumOf(const std::string& path, uint64_t bytes) {
+// Reads the bytes of a range or part, whose file has the full length, and compares the checksum.
+absl::Status CheckBytes(const std::string& path, const std::string& place,
+                        const server::CheckpointFile& facts) {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               XXH3_freeState);
   XXH3_64bits_reset(state.get());
   std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(facts.offset));
   std::vector<char> piece(kPieceBytes);
-  uint64_t left = bytes < kChecksumBytes ? 0 : bytes - kChecksumBytes;
+  const auto read = [&](uint64_t bytes) {
+    return static_cast<bool>(file.read(piece.data(), static_cast<std::streamsize>(bytes)));
+  };
+  const auto unreadable = [&] {
+    return absl::DataLossError(absl::StrCat(place, ": cannot read the whole file"));
+  };
+  uint64_t left = facts.bytes < kChecksumBytes ? 0 : facts.bytes - kChecksumBytes;
   while (left > 0) {
     const uint64_t now = std::min(left, kPieceBytes);
-    if (!file.read(piece.data(), static_cast<std::streamsize>(now))) {
-      return absl::DataLossError(absl::StrCat(path, ": cannot read the whole file"));
-    }
+    if (!read(now)) return unreadable();
     XXH3_64bits_update(state.get(), piece.data(), now);
     left -= now;
   }
-  return XXH3_64bits_digest(state.get());
+  uint64_t stored = 0;
+  if (!read(kChecksumBytes)) return unreadable();
+  std::memcpy(&stored, piece.data(), sizeof stored);
+  const uint64_t computed = XXH3_64bits_digest(state.get());
+  if (computed != facts.checksum || stored != computed) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: its bytes have checksum %#x, the file says %#x, the manifest %#x: "
+                        "damaged, or of another checkpoint?",
+                        place, computed, stored, facts.checksum));
+  }
+  if (!server::IsSegment(facts.name)) return absl::OkStatus();
+  for (uint64_t at = facts.bytes; at % server::kSegmentAlign != 0; ++at) {
+    if (!read(1)) return unreadable();
+    if (piece[0] != 0) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": padding at offset ", facts.offset + at, " is not 0"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -43,13 +69,7 @@ absl::Status CheckCheckpoint(const std::string& folder) {
   TANDEM_ASSIGN_OR_RETURN(const server::CheckpointReader saved,
                           server::CheckpointReader::Open(folder));
   for (const server::CheckpointFile& file : saved.manifest().files) {
-    const std::string path = saved.PathOf(file);
-    TANDEM_ASSIGN_OR_RETURN(const uint64_t checksum, ChecksumOf(path, file.bytes));
-    if (checksum == file.checksum) continue;
-    return absl::DataLossError(
-        absl::StrFormat("%s: its bytes have checksum %#x, the manifest says %#x: damaged, or of "
-                        "another checkpoint?",
-                        path, checksum, file.checksum));
+    TANDEM_RETURN_IF_ERROR(CheckBytes(saved.PathOf(file), saved.PlaceOf(file), file));
   }
   return absl::OkStatus();
 }

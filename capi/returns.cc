@@ -36,8 +36,12 @@ std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
 
 absl::Time After(int64_t timeout_ms) { return MonotonicNow() + absl::Milliseconds(timeout_ms); }
 
+// The program may wait for signals that it has blocked, so its mask stays.
 void SetUpHost() {
+  sigset_t blocked;
+  const bool known = pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0;
   SetUpProcess();
+  if (known) (void)pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
   struct sigaction now = {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
     signal(SIGPIPE, SIG_IGN);

@@ -2,8 +2,10 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -310,8 +312,7 @@ using namespace tandem::capi;  // NOLINT: C functions follow
 const char* tandem_error(void) { return LastError(); }
 
 int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
-  // The first version of the struct ended before keeps_state, so older programs pass a smaller
-  // struct.
+  // The first version of the struct ended before keeps_state. Older programs pass a smaller one.
   constexpr uint64_t kFirstVersion = offsetof(tandem_join_options, keeps_state);
   if (options == nullptr || worker == nullptr || options->size < kFirstVersion) {
     return Return(
@@ -469,10 +470,16 @@ int tandem_request_checkpoint(tandem_worker* worker, int64_t step) {
   return CallOn(worker, [&] { return worker->attached->RequestCheckpoint(step); });
 }
 
+int tandem_request_end(tandem_worker* worker) {
+  return CallOn(worker, [&] {
+    worker->attached->RequestEnd();
+    return absl::OkStatus();
+  });
+}
+
 int tandem_rest(tandem_worker* worker) {
   return CallOn(worker, [&]() -> absl::Status {
-    // With several workers, another worker may have given its part of the step that this one leaves
-    // out.
+    // With several workers, another one may have given its part of the step that is left out.
     if (const int workers = worker->attached->plan().workers(); workers > 1) {
       return absl::FailedPreconditionError(
           absl::StrCat("tandem_rest: the job has ", workers,
@@ -489,8 +496,9 @@ int32_t tandem_writes_checkpoints(const tandem_worker* worker) {
 
 int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->stopped() ? 1 : 0; }
 
-// The code is INTERNAL, which means that this worker itself has failed. The scheduler takes other
-// codes for consequences of another node's failure, and waits for that failure.
+// The codes of these three functions mean that this worker itself has failed. The scheduler takes
+// some other codes for consequences of another node's failure, and waits for that failure. Only
+// after INTERNAL may another attempt follow.
 void tandem_fail(tandem_worker* worker, const char* why) {
   (void)CallOn(worker, [&] {
     worker->attached->Fail(absl::InternalError(OrEmpty(why)));
@@ -505,11 +513,29 @@ void tandem_fail_diverged(tandem_worker* worker, const char* why) {
   });
 }
 
+void tandem_fail_again(tandem_worker* worker, const char* why) {
+  (void)CallOn(worker, [&] {
+    worker->attached->Fail(absl::InvalidArgumentError(OrEmpty(why)));
+    return absl::OkStatus();
+  });
+}
+
 int tandem_close(tandem_worker* worker) {
   return CallOn(worker, [&] { return worker->attached->Close(); });
 }
 
 void tandem_free(tandem_worker* worker) { delete worker; }
+
+int tandem_fail_at_exit() {
+  return Call([] {
+    const auto end = [](int status, void*) {
+      (void)std::fflush(nullptr);
+      _exit(status == 0 ? 1 : status);
+    };
+    if (on_exit(end, nullptr) == 0) return absl::OkStatus();
+    return absl::ResourceExhaustedError("no memory for a function that is called at exit");
+  });
+}
 
 int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_t* out) {
   return Call([&] {

@@ -14,11 +14,11 @@
 // After an error of tandem_next, tandem_wait_joined or tandem_wait_started the job has failed, and
 // the program can only call tandem_close. After an error of any other function nothing has changed.
 //
-// Threads: at most one thread at a time may use a worker. Exceptions are tandem_fail and
-// tandem_fail_diverged, which any thread may call at any time. The worker has threads of its own,
-// which never call back into the program. No signal handler is set. The descriptors of these
-// threads are in a table of their own: a process that the program forks has none of them and is not
-// a worker.
+// Threads: at most one thread at a time may use a worker. Exceptions are tandem_fail,
+// tandem_fail_diverged and tandem_fail_again, which any thread may call at any time. The worker has
+// threads of its own, which never call back into the program. No signal handler is set. The
+// descriptors of these threads are in a table of their own: a process that the program forks has
+// none of them and is not a worker.
 //
 // Memory: each call reads or writes the memory that it is given before it returns; the memory stays
 // the caller's.
@@ -179,8 +179,7 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
 // are done, none above has begun, and all workers wait for the answer. bytes: `count` bytes, at
 // least one, in a format of the program. The bytes contain whatever the program needs to resume
 // from this checkpoint and has in no parameter or table: its position in its data, the state of its
-// optimizer and of its random generators. The bytes become a file of the checkpoint, with a
-// checksum.
+// optimizer and of its random generators. They become a file of the checkpoint with a checksum.
 int tandem_checkpoint_state(tandem_worker* worker, const void* bytes, int64_t count);
 // Requires: started. 1: the run resumes from a checkpoint. *epoch is the epoch in which it stood,
 // or the next one if all workers had finished that epoch. *bytes and *count are the state that the
@@ -208,22 +207,27 @@ int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
 // Requires: joined. Reports `count` values, 1 to 100, for a line of metrics.jsonl. The last value
 // of each name also goes to summary.json: that of the latest `step`, and of the lowest rank if
 // several workers report the name for the same step. Names: 1 to 64 visible ASCII characters, at
-// most 1000 names in a job; further names are dropped with a warning. Values: finite. 1: taken; 0:
-// the scheduler has not taken enough of the earlier reports yet; call again.
+// most 1000 names in a job; further names are dropped with a warning. A value that is not finite
+// becomes null, with a warning. 1: taken; 0: the scheduler has not taken enough of the earlier
+// reports yet; call again.
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
                   const double* values, int64_t step, int64_t timeout_ms);
 // Requires: joined. Asks for a checkpoint, as checkpoint.every_steps of the job does. The
 // checkpoint is made soon. The n-th calls of all workers ask for the same checkpoint. Returns at
 // once. A job that makes no checkpoints (--no-checkpoint) warns.
 int tandem_request_checkpoint(tandem_worker* worker, int64_t step);
+// Requires: joined. Requests a last checkpoint and the end of the job for all its workers, as
+// `tandem stop` does. The program answers requests until TANDEM_END.
+int tandem_request_end(tandem_worker* worker);
 // Says that the program computes no more steps: from now on it answers only STATE, SCORE and
 // UPDATE. The job, which is then told to end, makes its checkpoint without the step of a COMPUTE
 // that is requested at this time. Allowed only in a job of one worker.
 int tandem_rest(tandem_worker* worker);
-// 1: the job was told to end early, by a signal to `tandem run`. Any time, also after TANDEM_END.
+// 1: the job was told to end early: by a signal to `tandem run`, by `tandem stop` or by
+// tandem_request_end. Any time, also after TANDEM_END.
 int32_t tandem_stopped(const tandem_worker* worker);
-// Requires: joined. 1: the job makes checkpoints; 0: TANDEM_STATE will not be requested
-// (--no-checkpoint).
+// Requires: joined. 1: the job makes checkpoints; 0 (--no-checkpoint): no TANDEM_STATE is
+// requested.
 int32_t tandem_writes_checkpoints(const tandem_worker* worker);
 
 // ---- leaving ----
@@ -234,11 +238,18 @@ void tandem_fail(tandem_worker* worker, const char* why);
 // Like tandem_fail, for training that has diverged: a loss or a gradient is infinite or NaN.
 // summary.json says so, and a study does not count the run as one that broke.
 void tandem_fail_diverged(tandem_worker* worker, const char* why);
+// Like tandem_fail, for an error that another attempt would meet again, such as a name that the
+// program does not define. `tandem run` makes no other attempt.
+void tandem_fail_again(tandem_worker* worker, const char* why);
 // Call it after TANDEM_END, after an error, or earlier (the job then fails). Waits until the
 // worker's threads have ended. -1: the job has failed; the text says how. tandem_dense stays valid.
 int tandem_close(tandem_worker* worker);
 // Closes the worker if it is open, and frees it.
 void tandem_free(tandem_worker* worker);
+// The process ends with status 1 if it would end with 0: when it ends by exit() or by a return from
+// main. For a program whose own handlers of exit can no longer change the status. Of the functions
+// given to atexit() only later ones run. -1: there is no memory for it.
+int tandem_fail_at_exit(void);
 
 // ---- ids as the readers make them ----
 

@@ -163,9 +163,11 @@ int tandem_group_receive_elements(tandem_group* group, void* data, int64_t count
 // ---- waiting ----
 
 // 1: the operation has ended; 0: not within timeout_ms. Wait for each operation until 1 or -1; then
-// the group forgets it. *from (or NULL) becomes the sender of a received message.
+// the group forgets it. *from (or NULL) becomes the sender of a received message. Threads that wait
+// for an operation at the same time all get its result; a wait that begins later is an error.
 int tandem_group_wait(tandem_group* group, int64_t work, int64_t timeout_ms, int32_t* from);
-// Says that nobody will wait for the operation.
+// Says that nobody will begin to wait for the operation. A thread that waits for it already gets
+// its result.
 int tandem_group_forget(tandem_group* group, int64_t work);
 
 // ---- leaving ----

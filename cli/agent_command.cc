@@ -13,12 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/damaged_checkpoint.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "cli/agent_link.h"
@@ -27,14 +29,17 @@
 #include "cli/launch_environment.h"
 #include "cli/launcher_watch.h"
 #include "cli/local_roles.h"
+#include "cli/output_folder.h"
 #include "cli/resume_point.h"
 #include "cli/role_commands.h"
 #include "cli/service_manager.h"
 #include "cli/supervisor.h"
+#include "job/resume_check.h"
 #include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
+#include "scheduler/scheduler_core.h"
 
 namespace tandem::cli {
 namespace {
@@ -55,11 +60,7 @@ class JobFile {
  public:
   absl::Status Write(const std::string& text) {
     if (!folder_.empty()) return WriteFileAtomically(path(), text);
-    std::string folder = (fs::temp_directory_path() / "tandem-agent-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) {
-      return absl::PermissionDeniedError(absl::StrCat(folder, ": cannot be made"));
-    }
-    folder_ = folder;
+    TANDEM_ASSIGN_OR_RETURN(folder_, MakeTemporaryFolder("tandem-agent"));
     return WriteFileAtomically(path(), text);
   }
   ~JobFile() {
@@ -72,13 +73,38 @@ class JobFile {
   std::string folder_;
 };
 
-// The folder where the ranks of a launch find the token of the job: that of the run, else one that
-// all ranks on this host know. Empty: there is none.
-std::string TokenFolder(const Launch& launch, const std::string& out) {
+// Returns the folder where the ranks of a launch find the token of the job: `out`, else a private
+// folder that all ranks on this host know. Empty: there is none. `make`: makes the private folder.
+//
+// Another user can make a folder of that name in /tmp first. Then the ranks use the folder of
+// XDG_RUNTIME_DIR. PERMISSION_DENIED: no such folder is private. NOT_FOUND: rank 0 has not made one
+// yet.
+absl::StatusOr<std::string> TokenFolder(const Launch& launch, const std::string& out, bool make) {
   if (!out.empty() || !launch.one_host || launch.size == 1 || launch.id.empty()) return out;
-  return (fs::temp_directory_path() /
-          absl::StrCat("tandem-", geteuid(), "-", PortOfLaunch(launch.id)))
-      .string();
+  const char* const runtime = getenv("XDG_RUNTIME_DIR");
+  absl::Status refused;  // why the first one is not used
+  std::error_code error;
+  for (const fs::path& parent :
+       {fs::temp_directory_path(error), fs::path(runtime == nullptr ? "" : runtime)}) {
+    if (parent.empty()) continue;
+    const std::string folder =
+        (parent / absl::StrCat("tandem-", geteuid(), "-", PortOfLaunch(launch.id))).string();
+    absl::Status usable;
+    if (make && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+      usable = absl::PermissionDeniedError(absl::StrCat(folder, ": ", strerror(errno)));
+    }
+    usable.Update(CheckPrivateFolder(folder));
+    if (usable.ok()) return folder;
+    refused.Update(usable);
+  }
+  if (!refused.ok()) return refused;
+  return absl::PermissionDeniedError("neither TMPDIR nor XDG_RUNTIME_DIR names a folder");
+}
+
+// How well a job is protected from other users and hosts; more is better.
+int Protection(const Job& job) {
+  const Security::Encrypt encrypt = job.security().encrypt();
+  return encrypt == Security::NONE ? 0 : encrypt == Security::ALL ? 2 : 1;
 }
 
 // A token that rank 0 publishes for the ranks of a launch without --out. The destructor removes it.
@@ -88,21 +114,19 @@ class LaunchToken {
   absl::Status Publish(const Job& job, const Launch& launch, const std::string& out) {
     if (launch.size == 1 || !out.empty()) return absl::OkStatus();
     if (job.security().encrypt() == Security::NONE) return absl::OkStatus();
-    const std::string folder = TokenFolder(launch, out);
-    if (folder.empty()) {
+    const absl::StatusOr<std::string> folder = TokenFolder(launch, out, /*make=*/true);
+    if (!folder.ok() || folder->empty()) {
       TANDEM_ASSIGN_OR_RETURN(const auto keys, node::FindKeys(""));
       if (keys != nullptr) return absl::OkStatus();
-      return absl::UnauthenticatedError(absl::StrCat(
-          "the other ranks do not know the token of the job; hint: --out on a folder that all "
-          "hosts share, or export ",
-          node::kTokenVariable, "=$(openssl rand -hex 32) everywhere"));
+      return absl::UnauthenticatedError(
+          absl::StrCat("the other ranks do not know the token of the job",
+                       folder.ok() ? "" : absl::StrCat(": ", folder.status().message()),
+                       "; hint: --out on a folder that all hosts share, or export ",
+                       node::kTokenVariable, "=$(openssl rand -hex 32) everywhere"));
     }
-    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-      return absl::PermissionDeniedError(absl::StrCat(folder, ": ", strerror(errno)));
-    }
-    folder_ = folder;
+    folder_ = *folder;
     TANDEM_RETURN_IF_ERROR(node::ProvideToken(job, ""));
-    return node::PublishToken(job, folder);
+    return node::PublishToken(job, folder_);
   }
   ~LaunchToken() {
     std::error_code ignored;
@@ -116,10 +140,11 @@ class LaunchToken {
 // The agent of a rank other than 0.
 class Follower {
  public:
-  // `plan`: what this rank's job file says; the scheduler's job counts once it is known.
+  // `plan`: what this rank's job file says. The scheduler's job counts once it is known, but it may
+  // not be less protected.
   Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch,
            const job::ResolvedJob& plan)
-      : flags_(flags), launch_(launch), watch_(watch), plan_(plan) {
+      : flags_(flags), launch_(launch), watch_(watch), own_job_(plan.job), plan_(plan) {
     NewAttempt();
   }
 
@@ -128,9 +153,9 @@ class Follower {
   int Execute(absl::Duration patience) {
     stops_ = node::StopSignals();
     checkpoints_ = node::CheckpointSignals();
-    const absl::Status found = FindScheduler(patience);
+    const absl::Status found = FindScheduler(patience, /*again=*/false);
     const bool idle =
-        DealRoles(plan_->server_processes(), plan_->workers(), launch_.rank, launch_.size).empty();
+        DealRoles(plan_.server_processes(), plan_.workers(), launch_.rank, launch_.size).empty();
     if (!found.ok() && idle && stops_seen_ == 0) {  // the job may have ended before
       Say("no role is left for this rank, and it has not found the scheduler");
       return node::kExitOk;
@@ -154,7 +179,7 @@ class Follower {
   Supervisor::Options HowToStop() const {
     Supervisor::Options options;
     options.checkpoints = true;
-    options.naming = job::SilenceTimes(plan_->job).naming;
+    options.naming = job::SilenceTimes(plan_.job).naming;
     return options;
   }
 
@@ -175,8 +200,9 @@ class Follower {
     return failed ? node::kExitFailed : node::kExitOk;
   }
 
-  // Tries the places where the scheduler may be until the right one answers.
-  absl::Status FindScheduler(absl::Duration patience) {
+  // Tries the places where the scheduler may be until the right one answers. `again`: this agent
+  // has joined an attempt of the run before.
+  absl::Status FindScheduler(absl::Duration patience, bool again) {
     const absl::Time begin = MonotonicNow();
     absl::Time say = begin + kSayFirst;
     for (;;) {
@@ -191,6 +217,10 @@ class Follower {
       if (stops_->load() > 0) {
         stops_seen_ = 1;
         return absl::CancelledError("stopped by a signal before the scheduler was found");
+      }
+      // Rank 0 completes the summary at the end of the run. An attempt removes an earlier one.
+      if (again && ReadSummary(out_).contains("exit")) {
+        return absl::CancelledError("the run has ended");
       }
       const absl::Time now = MonotonicNow();
       if (now - begin >= patience) {
@@ -217,16 +247,71 @@ class Follower {
     return absl::StrCat("at ", absl::StrJoin(places, " or "));
   }
 
-  // False: the scheduler there belongs to another run.
+  // Takes the token of the job. Without it this agent would start the job of anybody who listens at
+  // the address where rank 0 should be.
+  absl::Status TakeKeys() {
+    role_ = node::RoleFlags();
+    const absl::StatusOr<std::string> folder = TokenFolder(launch_, flags_.run.out, /*make=*/false);
+    role_.out = folder.value_or("");
+    TANDEM_RETURN_IF_ERROR(node::TakeKeys(own_job_, &role_));
+    if (role_.keys != nullptr || Protection(own_job_) == 0 || flags_.run.watch.insecure) {
+      return absl::OkStatus();
+    }
+    if (!folder.ok() && !absl::IsNotFound(folder.status())) return folder.status();
+    if (folder.ok() && folder->empty()) {
+      return absl::NotFoundError(
+          absl::StrCat("this rank has no token of the job, expected ", node::kTokenVariable));
+    }
+    return absl::NotFoundError(absl::StrCat(
+        "rank 0 has not written the token of the job yet",
+        flags_.run.out.empty()
+            ? ""
+            : absl::StrCat(", or this host does not share --out ", flags_.run.out,
+                           "; hint for that: set ", node::kTokenVariable, " everywhere")));
+  }
+
+  // UNAUTHENTICATED: the scheduler's job is less protected than this rank's.
+  absl::Status CheckProtection(const std::string& address, const Job& theirs) const {
+    if (Protection(theirs) >= Protection(own_job_) || flags_.run.watch.insecure) {
+      return absl::OkStatus();
+    }
+    return absl::UnauthenticatedError(
+        absl::StrCat("the job of the scheduler at ", address,
+                     " has security.encrypt: ", Security::Encrypt_Name(theirs.security().encrypt()),
+                     ", this rank's has ", Security::Encrypt_Name(own_job_.security().encrypt()),
+                     "; hint: the same job on all ranks"));
+  }
+
+  // FAILED_PRECONDITION: this rank was given another job than rank 0.
+  absl::Status CheckSameJob(const Job& theirs) const {
+    node::RoleFlags own;
+    own.job = flags_.run.job;
+    own.set = flags_.run.set;
+    TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob plan, node::PlanOf(own, /*resumed=*/&theirs));
+    const std::vector<std::string> lines = job::AllDifferences(theirs, plan.job);
+    if (lines.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags_.run.job, ": another job than that of rank 0: ", lines[0],
+                     lines.size() == 1 ? "" : absl::StrCat(", and ", lines.size() - 1, " more"),
+                     "; hint: the same job file and --set on all ranks"));
+  }
+
+  absl::StatusOr<job::ResolvedJob> PlanOfWelcome() {
+    TANDEM_RETURN_IF_ERROR(job_.Write(welcome_.job()));
+    node::RoleFlags theirs;
+    theirs.job = job_.path();
+    return node::PlanOf(theirs);
+  }
+
+  // False: the scheduler there belongs to another run, or does not prove that it belongs to this
+  // one.
   absl::StatusOr<bool> Join(const Candidate& candidate) {
     early_.clear();
-    node::RoleFlags role;
-    role.out = TokenFolder(launch_, flags_.run.out);
-    if (const absl::Status keys = node::TakeKeys(plan_->job, &role); !keys.ok()) {
+    if (const absl::Status keys = TakeKeys(); !keys.ok()) {
       why_not_ = absl::StrCat("; ", keys.message());  // rank 0 may be writing the file
       return false;
     }
-    TANDEM_ASSIGN_OR_RETURN(link_, AgentLink::Open(candidate.address, launch_.rank, role));
+    TANDEM_ASSIGN_OR_RETURN(link_, AgentLink::Open(candidate.address, launch_.rank, role_));
     const absl::Time until = MonotonicNow() + kWelcomeWithin;
     while (MonotonicNow() < until && link_->status().ok() && stops_->load() == 0) {
       for (const Control& control : link_->Poll(kTurn)) {
@@ -241,7 +326,13 @@ class Follower {
       const std::string run = absl::StrFormat("%016x", welcome_.run());
       const bool other = (!candidate.run.empty() && candidate.run != run) ||
                          (!candidate.launch.empty() && candidate.launch != welcome_.launch());
-      if (!other) return true;
+      absl::Status protected_too;
+      if (!other) {
+        next_plan_ = PlanOfWelcome();
+        if (next_plan_.ok()) protected_too = CheckProtection(address_, next_plan_->job);
+        if (protected_too.ok()) return true;
+        why_not_ = absl::StrCat("; ", protected_too.message());
+      }
       address_.clear();
       break;
     }
@@ -252,11 +343,13 @@ class Follower {
   }
 
   absl::Status StartRoles() {
-    TANDEM_RETURN_IF_ERROR(job_.Write(welcome_.job()));
-    node::RoleFlags role;
-    role.job = job_.path();
-    TANDEM_ASSIGN_OR_RETURN(plan_, node::PlanOf(role));
-    dealt_ = DealRoles(plan_->server_processes(), plan_->workers(), launch_.rank, launch_.size);
+    TANDEM_RETURN_IF_ERROR(next_plan_.status());
+    plan_ = *next_plan_;
+    dealt_ = DealRoles(plan_.server_processes(), plan_.workers(), launch_.rank, launch_.size);
+    // Once, since the file may change later; and only where something is computed.
+    if (!std::exchange(same_job_, true) && !dealt_.empty()) {
+      TANDEM_RETURN_IF_ERROR(CheckSameJob(next_plan_->job));
+    }
     out_ = flags_.run.out.empty() ? welcome_.out() : flags_.run.out;
     Say(absl::StrCat(Describe(), ", scheduler at ", address_));
     if (dealt_.empty()) return absl::OkStatus();
@@ -266,7 +359,9 @@ class Follower {
       return absl::PermissionDeniedError(
           absl::StrCat(out_, "/logs: cannot be written: ", error.message()));
     }
-    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_->job, TokenFolder(launch_, flags_.run.out)));
+    if (role_.keys != nullptr) {
+      TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_.job, role_.out));
+    }
     const RoleNetwork network = NetworkOfOtherRank(address_, flags_.bind, flags_.advertise);
     TANDEM_RETURN_IF_ERROR(node::CheckBind(network.bind, network.advertise));
     RoleOptions options;
@@ -276,7 +371,9 @@ class Follower {
     options.script_flags = flags_.run.script_flags;
     options.trace_steps = flags_.run.trace_steps;
     options.network = network;
-    return roles_->Start(dealt_, RoleCommands(*plan_, options), address_,
+    options.workers_here = WorkersHere(plan_.server_processes(), plan_.workers(),
+                                       launch_.first_here, launch_.size_here, launch_.size);
+    return roles_->Start(dealt_, RoleCommands(plan_, options), address_,
                          /*shows_scripts=*/!flags_.run.python.empty());
   }
 
@@ -317,6 +414,7 @@ class Follower {
     if (!link_->status().ok() && !ended()) {
       const std::pair<std::string, std::string> parts =
           absl::StrSplit(link_->status().message(), absl::MaxSplits(": ", 1));
+      stopped_ = scheduler::IsRequestedEnd(parts.second);
       supervisor_->OnFailed(now, parts.first, parts.second);
     }
     supervisor_->OnExits(now, std::move(exits));
@@ -364,12 +462,14 @@ class Follower {
   // Rank 0 may begin a new attempt after a failure (cluster.max_restarts). Waits for its scheduler.
   // False: no attempt follows, and Close() reports how the run ended.
   bool JoinNextAttempt(absl::Duration patience) {
-    const bool ends =
-        supervisor_->failure().empty() || !begun_ || link_->last_attempt() || stops_->load() > 0;
-    if (ends || plan_->job.cluster().max_restarts() == 0) return false;
+    if (supervisor_->failure().empty() || stops_->load() > 0) return false;
+    // An attempt that cannot load its checkpoint is followed by one with an older checkpoint.
+    const bool loads_another = !DamagedCheckpoint(link_->status()).empty();
+    const bool restarts = plan_.job.cluster().max_restarts() > 0 && begun_;
+    if (!loads_another && (!restarts || link_->last_attempt())) return false;
     Say(absl::StrCat(supervisor_->failure(), "; waits for a new attempt"));
     address_.clear();
-    if (!FindScheduler(patience).ok()) return false;
+    if (!FindScheduler(patience, /*again=*/true).ok()) return false;
     NewAttempt();
     return true;
   }
@@ -380,12 +480,17 @@ class Follower {
       if (dealt_.empty()) Say("the job has ended");
       return ExitCode(/*failed=*/false);
     }
+    if (stopped_) {
+      Say(failure);
+      return ExitCode(/*failed=*/false);
+    }
     if (const auto& exit = supervisor_->first_exit(); exit.has_value()) {
       for (const std::string& line : exit->lines) {
         std::fprintf(stderr, "  %s\n", line.c_str());
       }
     }
-    Say(absl::StrCat("failed: ", failure, "; logs in ", out_, "/logs"));
+    const std::string logs = dealt_.empty() ? "" : absl::StrCat("; logs in ", out_, "/logs");
+    Say(absl::StrCat("failed: ", failure, logs));
     return ExitCode(/*failed=*/true);
   }
 
@@ -393,7 +498,10 @@ class Follower {
   const Launch launch_;
   LauncherWatch watch_;
   std::optional<Supervisor> supervisor_;  // of this attempt
-  absl::StatusOr<job::ResolvedJob> plan_;
+  const Job own_job_;                     // as this rank's job file says
+  job::ResolvedJob plan_;                 // the job of the last attempt
+  absl::StatusOr<job::ResolvedJob> next_plan_ = absl::UnavailableError("no scheduler yet");
+  node::RoleFlags role_;  // how this agent connects to the scheduler
   std::string address_, out_;
   std::string why_not_;  // why the scheduler that answered last has not admitted this agent
   ReaderWelcome welcome_;
@@ -402,6 +510,8 @@ class Follower {
   std::unique_ptr<AgentLink> link_;
   std::vector<Control> early_;       // came before the welcome
   bool begun_ = false;               // an attempt has begun to train
+  bool same_job_ = false;            // the job of this rank was compared with that of rank 0
+  bool stopped_ = false;             // a user has asked for the end at once
   std::optional<LocalRoles> roles_;  // of this attempt
   const std::atomic<int>* stops_ = nullptr;
   const std::atomic<int>* checkpoints_ = nullptr;
@@ -417,7 +527,8 @@ absl::Status CompleteStart(const AgentFlags& flags, RunFlags* run) {
     return absl::InvalidArgumentError(
         "--resume-any: needs the folder of the run; hint: add --out DIR");
   }
-  const absl::StatusOr<ResumePoint> point = FindResumePoint(run->out);
+  const absl::StatusOr<ResumePoint> point =
+      FindResumePoint(run->out, server::CheckpointSearch::WithoutRanges());
   if (absl::IsNotFound(point.status())) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(point.status());
   run->start.resume = run->out;
@@ -433,7 +544,7 @@ void AddAgent(CLI::App* app, AgentFlags* flags) {
       "agent", "The roles of one rank of a launch: mpirun, srun, torchrun, ... start it");
   RunFlags* const run = &flags->run;
   run->program = kProgram;
-  agent->add_option("job", run->job, "Job file (protobuf text), the same on all hosts")->required();
+  AddJobFile(agent, "Job file (protobuf text), the same on all hosts", run);
   node::AddSetFlag(agent, &run->set);
   node::AddOutFlags(agent, "Folder of the run, shared by all hosts; without: out/NAME-TIME",
                     &run->out, &run->overwrite);
@@ -506,6 +617,7 @@ int AgentCommand(const AgentFlags& given) {
     return refuse(known);
   }
   flags.run.ranks = launch->size;
+  flags.run.ranks_here = launch->size_here;
   flags.run.agents_by_hand = by_hand && launch->size > 1;
   flags.run.network = *std::move(network);
   flags.run.launcher = watch;

@@ -65,7 +65,7 @@ std::vector<Control> AgentLink::Poll(absl::Duration timeout) {
 // agent need not wait as long as for a network that is interrupted.
 void AgentLink::CheckScheduler(absl::Time now) {
   const absl::Duration unheard = member_->link().Unheard(now);
-  if (!member_->link().heard() || unheard < kProbeAfter || now < next_probe_) return;
+  if (unheard < kProbeAfter || now < next_probe_) return;
   next_probe_ = now + absl::Seconds(1);
   if (!node::IsRefused(scheduler_)) return;
   status_ = absl::UnavailableError(

@@ -26,7 +26,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr char kAnyLoopbackPort[] = "127.0.0.1:0", kNoHttp[] = "none";
+constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
 
 // Checks that the folder has room for a page.
 absl::Status TryToWrite(const std::string& folder) {
@@ -71,6 +71,7 @@ void Attempts::Execute(const OutputFolder* folder, RoleOptions roles) {
 
 std::string Attempts::Failure() const {
   const std::string& failure = attempt_->supervisor.failure();
+  if (attempt_->stopped) return "";
   if (failure.empty() || restarts_.why_not().empty()) return failure;
   return absl::StrCat(failure, "; ", restarts_.why_not());
 }
@@ -255,13 +256,21 @@ void Attempts::OnEvent(const nlohmann::json& event) {
     view_.Line(absl::StrCat("watch: ", event.value("url", "")));
   } else if (kind == "started") {
     supervisor().OnStarted();
+    restarts_.OnStarted(now, event.value("seconds", 0.0), event.value("since", ""));
     NotifyServiceManager("READY=1");
     // A run that may restart keeps the checkpoint that it began with until it has written its own.
     // A run in which workers may be replaced keeps it to the end.
     if (!MayRestart() && !MayReplace()) kept_ = OwnedFd();
   } else if (kind == "failed") {
     supervisor().OnFailed(now, event.value("node", ""), event.value("reason", ""),
-                          event.value("comes_again", false), event.value("step", int64_t{-1}));
+                          event.value("comes_again", false), event.value("step", int64_t{-1}),
+                          event.value("no_room", false));
+    attempt_->damaged_checkpoint = event.value("damaged_checkpoint", "");
+    attempt_->damage = event.value("reason", "");
+  } else if (kind == "stopped") {  // `tandem stop --now`
+    supervisor().OnFailed(now, "scheduler", event.value("why", ""), /*comes_again=*/true);
+    attempt_->stopped = true;
+    attempt_->requested_end = event;
   } else if (kind == "ending") {
     supervisor().OnEnding();
   } else if (kind == "recovered") {
@@ -328,12 +337,22 @@ void Attempts::EndAttempt() {
   for (const nlohmann::json& event : attempt_->pipe.Read(absl::ZeroDuration())) OnEvent(event);
   supervisor().Conclude();
   failed_at_ = MonotonicNow();
-  again_ = MayRestart() && stops_->load() == 0 && !supervisor().stopping() &&
-           !supervisor().failure().empty() && restarts_.Allow(failed_at_, supervisor().Failure());
+  again_ = stops_->load() == 0 && !supervisor().stopping() && !supervisor().failure().empty();
+  passes_over_ = again_ && PassesOver();
+  again_ = passes_over_ ||
+           (again_ && MayRestart() && restarts_.Allow(failed_at_, supervisor().Failure()));
   // Compiled roles write nothing that the next attempt needs. A script may, so it gets its time.
   const bool at_once = again_ && flags_.python.empty() && flags_.ranks == 1;
   children().StopAll(at_once ? absl::ZeroDuration() : supervisor().Grace());
   ShowScripts(/*last=*/true);
+}
+
+// Whether the attempt has failed because its checkpoint is damaged, and another attempt may resume
+// from an older one. Such an attempt has cost nothing, so it is no restart. Each checkpoint is
+// passed over once, so this comes to an end.
+bool Attempts::PassesOver() {
+  if (attempt_->damaged_checkpoint.empty() || !start_.resumed.has_value()) return false;
+  return search_.damaged.emplace(attempt_->damaged_checkpoint, attempt_->damage).second;
 }
 
 // Prepares the next attempt of the run, if one follows.
@@ -350,25 +369,33 @@ bool Attempts::StartAgain() {
   folder_->ClearForResume();  // the other files are replaced, or appended to
   start_ = std::move(start);
   const int64_t from = start_.resumed.has_value() ? start_.resumed->step : 0;
-  restarts_.Begin(failed_at_, failure, from, std::max<int64_t>(0, attempt_->step - from));
-  view_.Line(absl::StrCat(failure.text, "; restart ", restarts_.count(), ", ",
-                          *resumes ? absl::StrCat("from step ", WithCommas(from))
-                                   : "from the beginning: there is no checkpoint yet"));
+  if (passes_over_) {
+    restarts_.OnPassedOver(from);
+    view_.Line(absl::StrCat("resuming from step ", WithCommas(from)));
+  } else {
+    restarts_.Begin(failed_at_, failure, from, std::max<int64_t>(0, attempt_->step - from));
+    view_.Line(absl::StrCat(failure.text, "; restart ", restarts_.count(), ", ",
+                            *resumes ? absl::StrCat("from step ", WithCommas(from))
+                                     : "from the beginning: there is no checkpoint yet"));
+  }
   attempt_.emplace(HowToStop());
   return true;
 }
 
 // Changes `start` from the flags of the run to those of its next attempt. Returns whether this
-// attempt resumes from a checkpoint. Without a checkpoint the run begins anew. If its checkpoint
+// attempt resumes from a checkpoint. Without any checkpoint the run begins anew. If its checkpoints
 // cannot be read, returns the error: the run ends instead of losing the work.
 absl::StatusOr<bool> Attempts::FindNextStart(StartFlags* start) {
   StartFlags next = *start;
   std::string out = flags_.out;
   next.resume = out;
+  next.search = search_;
   next.init_from.clear();
   next.only_tables.clear();
   if (const absl::Status found = FindResume(&next, &out); !found.ok()) {
     if (saved_ || flags_.start.resumed.has_value()) return found;
+    TANDEM_ASSIGN_OR_RETURN(const bool is_there, HasCheckpoint(flags_.out));
+    if (is_there) return found;
     return false;
   }
   StartReport report = CheckStart(next, plan_);

@@ -64,7 +64,8 @@ class Attempts {
   const Children::Exit* FirstExitToShow() const;
   // A signal has ended the run.
   bool stopped_by_signal() const;
-  // The scheduler's "finished" event (scheduler_shell.h) after a requested end; else null.
+  // The scheduler's "finished" or "stopped" event (scheduler_shell.h) after a requested end; else
+  // null.
   const nlohmann::json& requested_end() const { return attempt_->requested_end; }
   // All roles of some attempt have started.
   bool began() const { return attempt_->supervisor.started() || restarts_.count() > 0; }
@@ -83,6 +84,9 @@ class Attempts {
     Supervisor supervisor;
     int64_t step = 0;  // of the worker that is furthest ahead
     nlohmann::json requested_end;
+    bool stopped = false;  // it was to end at once
+    // The checkpoint that a server could not load (the name of its folder), and why.
+    std::string damaged_checkpoint, damage;
   };
 
   Supervisor& supervisor() { return attempt_->supervisor; }
@@ -113,6 +117,7 @@ class Attempts {
 
   // The end of an attempt, and the next attempt.
   void EndAttempt();
+  bool PassesOver();
   bool StartAgain();
   absl::StatusOr<bool> FindNextStart(StartFlags* start);
   absl::Status CheckSameScript() const;
@@ -124,6 +129,8 @@ class Attempts {
   ProgressView& view_;
   OwnedFd kept_;
   StartFlags start_;  // of the next attempt
+  // Selects the checkpoint of the next attempt.
+  server::CheckpointSearch search_ = server::CheckpointSearch::WithoutRanges();
   LauncherWatch launcher_;
   const OutputFolder* folder_ = nullptr;
   std::optional<RoleCommands> commands_;
@@ -136,7 +143,8 @@ class Attempts {
   bool script_noted_ = false;  // true after the first checkpoint
   bool saved_ = false;         // this process has seen a checkpoint of the run
   absl::Time failed_at_;
-  bool again_ = false;  // a new attempt follows
+  bool again_ = false;        // a new attempt follows
+  bool passes_over_ = false;  // ... because the checkpoint of the last one is damaged
 };
 
 }  // namespace tandem::cli

@@ -93,6 +93,8 @@ std::string WhatDiffers(const json& summary, const job::ResolvedJob& plan) {
       return absl::StrCat(table.name, " ", was->get<std::string>());
     }
   }
+  // Their time and the steps that they took again are in the seconds of the run.
+  if (summary.contains("restarts") || summary.contains("resumed")) return "restarts";
   return "";
 }
 

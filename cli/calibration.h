@@ -30,7 +30,7 @@ struct Calibration {
   std::map<std::string, Rows> tables;
   double samples_per_second = 0;  // of the run while it trained (TrainingSpeed)
   std::string untold;             // why latency_seconds is unknown; empty: it is known
-  // Differences between `plan` and the run's job, and `untold`. With any of them the speed of the
+  // Differences between `plan` and the run's job, restarts of the run, and `untold`. With any of them the speed of the
   // run does not judge the prediction. Empty: the summary shows no difference.
   std::string differs;
   bool same_job = false;  // the summary shows no difference between the jobs

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
@@ -25,6 +26,16 @@ namespace tandem::cli {
 
 namespace {
 constexpr size_t kLogLines = 5;  // of a process that has ended
+
+// Kills the process group of a child that has been killed or has failed. Call it before waitpid(),
+// which lets the system use the number of the group again.
+void KillGroupOfFailed(pid_t child) {
+  siginfo_t info = {};
+  const int options = WEXITED | WNOHANG | WNOWAIT;
+  if (waitid(P_PID, static_cast<id_t>(child), &info, options) != 0 || info.si_pid != child) return;
+  if (info.si_code != CLD_EXITED || info.si_status != 0) kill(-child, SIGKILL);
+}
+
 }  // namespace
 
 std::vector<std::string> LastLines(const std::string& path) {
@@ -58,11 +69,14 @@ absl::Status Children::Start(const Command& command) {
   args.push_back(nullptr);
   OwnedFd log;
   if (!command.log.empty()) {
-    log = OwnedFd(open(command.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    // No link: the owner of the folder may have put it there.
+    constexpr int kHow = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+    log = OwnedFd(open(command.log.c_str(), kHow, 0644));
   }
   if (!command.log.empty() && !log.valid()) {
     return absl::PermissionDeniedError(
-        absl::StrCat(command.log, ": cannot be written: ", strerror(errno)));
+        absl::StrCat(command.log, ": cannot be written: ",
+                     errno == ELOOP ? "it is a link; hint: remove it" : strerror(errno)));
   }
   const pid_t parent = getpid();
   const pid_t pid = fork();
@@ -81,15 +95,19 @@ absl::Status Children::Start(const Command& command) {
       dup2(log.get(), STDOUT_FILENO);
       dup2(log.get(), STDERR_FILENO);
     }
-    dup2(command.stdin_fd >= 0 ? command.stdin_fd : open("/dev/null", O_RDONLY), STDIN_FILENO);
+    const int input =
+        command.stdin_fd >= 0 ? command.stdin_fd : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(input, STDIN_FILENO);
+    // The namespace comes first: its descriptor may be 3, which the pipe takes.
+    const bool there = command.network < 0 || setns(command.network, CLONE_NEWNET) == 0;
     const int pipe_fd = command.pipe_fd;
-    const int network = command.network;
     if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // already descriptor 3: keep it open in the program
     if (pipe_fd >= 0 && pipe_fd != 3) dup2(pipe_fd, 3);
-    if (network < 0 || setns(network, CLONE_NEWNET) == 0) execv(args[0], args.data());
+    if (there) execv(args[0], args.data());
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", args[0], strerror(errno));
     _exit(127);
   }
+  setpgid(pid, pid);  // also here: the group exists when this function returns
   running_.push_back({command.name, pid, command.log});
   return absl::OkStatus();
 }
@@ -97,6 +115,7 @@ absl::Status Children::Start(const Command& command) {
 std::vector<Children::Exit> Children::Reap() {
   std::vector<Exit> exits;
   for (size_t i = 0; i < running_.size();) {
+    KillGroupOfFailed(running_[i].pid);
     int status = 0;
     const pid_t ended = waitpid(running_[i].pid, &status, WNOHANG);
     const bool forgotten = ended < 0 && errno == ECHILD;  // SIGCHLD is ignored
@@ -140,15 +159,31 @@ void Children::SignalOne(const std::string& name, int signal) {
   }
 }
 
-std::vector<Children::Exit> Children::StopAll(absl::Duration grace) {
+std::string Children::WhoDoesNotEnd() const {
+  std::string names;
+  for (const Child& child : running_) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", child.name, " (pid ", child.pid, ")");
+  }
+  return absl::StrCat("waiting for ", names,
+                      ": killed, but not ended; a process cannot end while it waits for a device "
+                      "or a file system that does not answer");
+}
+
+std::vector<Children::Exit> Children::StopAll(absl::Duration grace, absl::Duration patience) {
   std::vector<Exit> all;
   const absl::Time deadline = MonotonicNow() + grace;
+  absl::Time say_at = deadline + patience;
   Signal(SIGCONT);  // a stopped process cannot end
   if (grace > absl::ZeroDuration()) Signal(SIGTERM);
   while (running()) {
     for (Exit& exit : Reap()) all.push_back(std::move(exit));
     if (!running()) break;
-    if (MonotonicNow() >= deadline) Signal(SIGKILL);
+    const absl::Time now = MonotonicNow();
+    if (now >= deadline) Signal(SIGKILL);
+    if (now >= say_at) {
+      std::fprintf(stderr, "%s\n", WhoDoesNotEnd().c_str());
+      say_at = absl::InfiniteFuture();
+    }
     absl::SleepFor(absl::Milliseconds(10));
   }
   return all;

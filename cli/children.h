@@ -3,6 +3,10 @@
 // children if their parent dies. The exception is a scheduler with the flag --driver: it notices
 // the death itself, tells the agents, and then ends.
 //
+// Each child leads a process group of its own. If the child is killed or fails, Children kills the
+// other processes of the group: those that a script has started, such as the workers of a data
+// loader. A script that ends well has ended its processes itself, or leaves them on purpose.
+//
 // Not here: the commands of the roles (role_commands.h), and what the end of a process means for
 // the job (supervisor.h). Thread safety: one thread.
 #ifndef TANDEM_CLI_CHILDREN_H_
@@ -57,8 +61,9 @@ class Children {
   bool running() const { return !running_.empty(); }
   bool IsRunning(const std::string& name) const;
   // Asks all processes to end, waits up to `grace`, then kills the rest. Returns when all
-  // have ended.
-  std::vector<Exit> StopAll(absl::Duration grace);
+  // have ended. A process that waits for a device or a file system may not end: after another
+  // `patience`, one line on standard error names it.
+  std::vector<Exit> StopAll(absl::Duration grace, absl::Duration patience = absl::Seconds(10));
 
  private:
   struct Child {
@@ -66,6 +71,8 @@ class Children {
     pid_t pid = 0;
     std::string log;
   };
+  std::string WhoDoesNotEnd() const;
+
   std::vector<Child> running_;
 };
 

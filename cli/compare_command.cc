@@ -1,7 +1,5 @@
 #include "cli/compare_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -20,6 +18,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "cli/children.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
@@ -104,7 +103,7 @@ class ProcessLauncher final : public study::RunLauncher {
         script_(plan.script),
         build_(std::move(build)),
         stop_(*stop),
-        live_(isatty(STDOUT_FILENO) != 0) {}
+        live_(CanRewriteLines()) {}
 
   End Launch(const study::RunPlan& run, const std::string& folder, const std::string& caption,
              double seconds_left) override {
@@ -174,8 +173,18 @@ class ProcessLauncher final : public study::RunLauncher {
       return end;
     }
     end.ok = exits[0].code == 0 && exits[0].signal == 0;
-    if (!end.ok) end.why = WhyOf(exits[0], log);
+    if (!end.ok) {
+      end.why = WhyOf(exits[0], log);
+    } else {
+      end.why = WhyStopped(folder);
+      end.ok = end.why.empty();
+    }
     return end;
+  }
+
+  // "" if the run has come to its end.
+  static std::string WhyStopped(const std::string& folder) {
+    return ReadSummary(folder).contains("stopped") ? "stopped before its end, on request" : "";
   }
 
   static void AddFlags(const study::Simulate& simulate, std::vector<std::string>* argv) {

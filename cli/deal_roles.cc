@@ -15,4 +15,13 @@ DealtRoles DealRoles(int servers, int workers, int rank, int ranks) {
   return dealt;
 }
 
+std::vector<int> WorkersHere(int servers, int workers, int first, int here, int ranks) {
+  std::vector<int> found;
+  for (int rank = first; rank < first + here; ++rank) {
+    const std::vector<int> dealt = DealRoles(servers, workers, rank, ranks).workers;
+    found.insert(found.end(), dealt.begin(), dealt.end());
+  }
+  return found;
+}
+
 }  // namespace tandem::cli

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/progress_view.h"
+#include "data/batch_source.h"
 #include "job/step_time.h"
 #include "policies/policy.h"
 
@@ -96,6 +97,13 @@ std::vector<std::string> DescribeRun(const job::ResolvedJob& plan, const StartFl
   if (plan.job.fault_injection().slow_workers_size() > 0) {
     lines.push_back(absl::StrCat("slow on purpose (fault_injection.slow_workers): ",
                                  job::DescribeStepTimes(plan.job)));
+  }
+  const Data& data = plan.job.data();
+  const bool of_program = data.format() == Data::PROGRAM;  // the program may have test rows
+  if (!of_program && !data::HasTestRows(data) && !data::HasValidationRows(data)) {
+    lines.emplace_back(
+        "nothing is evaluated, because the job has no test and no validation rows; hint: "
+        "set data.test, data.test_fraction or data.validation");
   }
   if (start.resumed.has_value()) {
     lines.push_back(absl::StrCat("resumes at step ", WithCommas(start.resumed->step), ", from ",

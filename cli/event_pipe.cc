@@ -26,7 +26,8 @@ absl::Status EventPipe::Open() {
 
 void EventPipe::Write(const nlohmann::json& event) {
   if (!write_end_.valid()) return;
-  const std::string line = event.dump() + "\n";
+  const std::string line =
+      event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   // A pipe has room for thousands of these lines.
   if (write(write_end_.get(), line.data(), line.size()) < 0) write_end_ = OwnedFd();
 }

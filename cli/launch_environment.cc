@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
@@ -46,7 +47,7 @@ class Variables {
 struct Family {
   const char* name;
   std::vector<const char*> rank, size;
-  std::vector<const char*> local_size;  // ranks on this host
+  std::vector<const char*> local_rank, local_size;  // among the ranks on this host
   void (*complete)(const Variables& variables, Launch* launch);
 };
 
@@ -77,6 +78,9 @@ void CompletePmi(const Variables& v, Launch* launch) {
 void CompleteSlurm(const Variables& v, Launch* launch) {
   launch->first_host = FirstOfHostList(v.Text("SLURM_STEP_NODELIST"));
   launch->one_host = v.Text("SLURM_STEP_NUM_NODES") == "1";
+  if (const auto node = v.Number("SLURM_NODEID"); node.ok()) {
+    launch->size_here = TasksOnNode(v.Text("SLURM_STEP_TASKS_PER_NODE"), *node);
+  }
   if (v.Text("SLURM_JOB_ID").empty()) return;
   launch->id = absl::StrCat("slurm ", v.Text("SLURM_JOB_ID"), ".", v.Text("SLURM_STEP_ID"),
                             " restart ", v.Text("SLURM_RESTART_COUNT"));
@@ -91,17 +95,52 @@ void CompleteKubernetes(const Variables& v, Launch* launch) {
 }
 
 const Family kFamilies[] = {
-    {"Tandem", {"TANDEM_RANK"}, {"TANDEM_WORLD_SIZE"}, {"TANDEM_LOCAL_SIZE"}, CompleteTandem},
-    {"torch", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_WORLD_SIZE"}, CompleteTorch},
+    {"Tandem",
+     {"TANDEM_RANK"},
+     {"TANDEM_WORLD_SIZE"},
+     {"TANDEM_LOCAL_RANK"},
+     {"TANDEM_LOCAL_SIZE"},
+     CompleteTandem},
+    {"torch", {"RANK"}, {"WORLD_SIZE"}, {"LOCAL_RANK"}, {"LOCAL_WORLD_SIZE"}, CompleteTorch},
     {"Open MPI",
      {"OMPI_COMM_WORLD_RANK"},
      {"OMPI_COMM_WORLD_SIZE"},
+     {"OMPI_COMM_WORLD_LOCAL_RANK"},
      {"OMPI_COMM_WORLD_LOCAL_SIZE"},
      CompleteOpenMpi},
-    {"PMI", {"PMI_RANK", "PMIX_RANK"}, {"PMI_SIZE"}, {"MPI_LOCALNRANKS"}, CompletePmi},
-    {"Slurm", {"SLURM_PROCID"}, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, {}, CompleteSlurm},
-    {"Kubernetes", {"JOB_COMPLETION_INDEX"}, {"TANDEM_WORLD_SIZE"}, {}, CompleteKubernetes},
+    {"PMI",
+     {"PMI_RANK", "PMIX_RANK"},
+     {"PMI_SIZE"},
+     {"MPI_LOCALRANKID"},
+     {"MPI_LOCALNRANKS"},
+     CompletePmi},
+    {"Slurm",
+     {"SLURM_PROCID"},
+     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     {"SLURM_LOCALID"},
+     {},
+     CompleteSlurm},
+    {"Kubernetes", {"JOB_COMPLETION_INDEX"}, {"TANDEM_WORLD_SIZE"}, {}, {}, CompleteKubernetes},
 };
+
+// Finds the ranks on this host. Launchers give the ranks of a host consecutive numbers, unless the
+// user sets another order. `local`: the name of the variable that has the rank within the host;
+// null: no such variable is set.
+void FindRanksHere(const char* local, const Variables& v, Launch* launch) {
+  if (launch->one_host) {
+    launch->first_here = 0;
+    launch->size_here = launch->size;
+    return;
+  }
+  const int place = local == nullptr ? -1 : v.Number(local).value_or(-1);
+  launch->first_here = launch->rank - place;
+  if (place >= 0 && place < launch->size_here && launch->first_here >= 0 &&
+      launch->first_here + launch->size_here <= launch->size) {
+    return;
+  }
+  launch->first_here = launch->rank;
+  launch->size_here = 1;
+}
 
 // The rank of this family; nullopt: its variables are not all set.
 absl::StatusOr<std::optional<Launch>> Read(const Family& family, const Variables& v) {
@@ -122,9 +161,11 @@ absl::StatusOr<std::optional<Launch>> Read(const Family& family, const Variables
   if (const char* const local = v.FirstSet(family.local_size); local != nullptr) {
     TANDEM_ASSIGN_OR_RETURN(const int here, v.Number(local));
     launch.one_host = here == launch.size;
+    launch.size_here = here;
   }
   launch.one_host = launch.one_host || launch.size == 1;
   family.complete(v, &launch);
+  FindRanksHere(v.FirstSet(family.local_rank), v, &launch);
   return std::optional<Launch>(std::move(launch));
 }
 
@@ -139,6 +180,8 @@ void Complete(const Launch& other, Launch* launch) {
   launch->id = other.id;
   launch->first_host = other.first_host;
   launch->one_host = launch->one_host || other.one_host;
+  launch->first_here = other.first_here;
+  launch->size_here = other.size_here;
 }
 
 }  // namespace
@@ -176,6 +219,18 @@ absl::StatusOr<Launch> FindLaunch(const Environment& environment, int parent) {
     found->id = absl::StrCat("parent ", parent);
   }
   return *found;
+}
+
+int TasksOnNode(const std::string& list, int node) {
+  for (const absl::string_view group : absl::StrSplit(list, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(group, absl::MaxSplits("(x", 1));
+    int tasks = 0, nodes = 1;
+    if (!absl::SimpleAtoi(parts[0], &tasks)) return 0;
+    if (parts.size() == 2 && !absl::SimpleAtoi(absl::StripSuffix(parts[1], ")"), &nodes)) return 0;
+    if (node < nodes) return tasks;
+    node -= nodes;
+  }
+  return 0;
 }
 
 std::string FirstOfHostList(const std::string& list) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +24,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {
@@ -33,9 +36,9 @@ namespace fs = std::filesystem;
 constexpr char kLock[] = "lock";
 constexpr char kModel[] = "model";
 // Files that a run writes, and that the next run in the same folder removes.
-constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",
-                                    "http",         "bad_rows.txt",  "collectives",
-                                    "run",          "script.json",   kStartFile};
+constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address", "http",
+                                    "bad_rows.txt", "collectives",   "run",     "script.json",
+                                    kStartFile,     "counters.json"};
 // Files that the next run replaces.
 constexpr const char* kReplaced[] = {kLock,  "job.textproto", "logs",
                                      kModel, "token",         "http_password"};
@@ -44,6 +47,8 @@ std::string PathIn(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
+constexpr int kTriesToLock = 100;
+constexpr absl::Duration kBetweenTries = absl::Milliseconds(1);
 constexpr char kProcess[] = "process ";
 
 // "process 123 on HOST since ", and then the time: "2026-01-31 14:25:01".
@@ -55,6 +60,20 @@ std::string HolderPrefix(pid_t pid) {
 std::string Holder(pid_t pid) {
   return absl::StrCat(HolderPrefix(pid),
                       absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()));
+}
+
+absl::Status CannotWrite(const std::string& folder, int error) {
+  const std::string text =
+      absl::StrCat("--out ", folder, ": cannot be written: ", std::strerror(error));
+  return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(text)
+                                            : absl::PermissionDeniedError(text);
+}
+
+// Writes the name of this process, as the holder, to the lock file.
+absl::Status WriteHolder(int fd, const std::string& folder) {
+  const std::string holder = Holder(getpid()) + "\n";
+  const bool written = ftruncate(fd, 0) == 0 && pwrite(fd, holder.data(), holder.size(), 0) > 0;
+  return written ? absl::OkStatus() : CannotWrite(folder, errno);
 }
 
 // The text of the lock file, which names the holder.
@@ -103,19 +122,12 @@ absl::Status CheckForeign(const std::string& folder) {
   return absl::OkStatus();
 }
 
-// Whether the summary is of a failed run, whose files (except a model) may be replaced.
-bool SaysOfAFailure(const std::string& summary) {
-  const absl::StatusOr<std::string> text = ReadWholeFile(summary);
-  if (!text.ok()) return false;
-  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("failed");
-}
-
 absl::Status CheckResults(const std::string& folder) {
   for (const char* result : {"summary.json", "model/LATEST"}) {
     std::error_code error;
     if (!fs::exists(PathIn(folder, result), error)) continue;
-    if (result == absl::string_view("summary.json") && SaysOfAFailure(PathIn(folder, result))) {
+    // The files of a failed run, except a model, may be replaced.
+    if (result == absl::string_view("summary.json") && ReadSummary(folder).contains("failed")) {
       continue;
     }
     return absl::FailedPreconditionError(
@@ -125,7 +137,45 @@ absl::Status CheckResults(const std::string& folder) {
   return absl::OkStatus();
 }
 
+// 0, or the error. A process in IsHeld has the lock for a moment, which is no reason to fail.
+int Lock(int fd, const std::string& folder) {
+  for (int tries_left = kTriesToLock;; --tries_left) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+    const int error = errno;
+    if (error != EWOULDBLOCK || tries_left == 0 || OutputFolder::IsHeld(folder)) return error;
+    absl::SleepFor(kBetweenTries);
+  }
+}
+
+// Root may have made the folder or the link, but a folder such as /tmp is refused, too.
+absl::Status CheckOwner(const std::string& folder) {
+  struct stat link = {}, info = {};
+  if (lstat(folder.c_str(), &link) != 0 || stat(folder.c_str(), &info) != 0) {
+    return absl::OkStatus();  // Claim makes the folder, or says what is wrong with it
+  }
+  const auto refused = [&folder](absl::string_view what, uid_t user, absl::string_view such_as) {
+    return absl::PermissionDeniedError(absl::StrCat("--out ", folder, ": ", what, " user ", user,
+                                                    ", this process belongs to user ", geteuid(),
+                                                    "; hint: name a folder of your own", such_as));
+  };
+  if (S_ISLNK(link.st_mode) && link.st_uid != geteuid() && link.st_uid != 0) {
+    return refused("it is a link of", link.st_uid, "");
+  }
+  if (info.st_uid != geteuid() && (info.st_mode & S_IWOTH) != 0) {
+    return refused("all users may write to it, and it belongs to", info.st_uid,
+                   absl::StrCat(", such as ", folder, "/NAME"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+nlohmann::json ReadSummary(const std::string& folder) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathIn(folder, "summary.json"));
+  if (!text.ok()) return nullptr;
+  nlohmann::json summary = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() ? summary : nlohmann::json();
+}
 
 std::string NewFolderName(absl::string_view name) {
   std::string safe(name);
@@ -144,15 +194,16 @@ absl::Status OutputFolder::Check(const std::string& path, bool overwrite) {
         "--out: an empty name; hint: leave --out out, and a folder "
         "under out/ is made");
   }
-  // Open for writing, because an exclusive lock on NFS requires it.
-  const int fd = open(PathIn(path, kLock).c_str(), O_RDWR | O_CLOEXEC);
-  if (fd >= 0) {
-    const bool free = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    close(fd);
-    if (!free) return IsOurParents(path) ? absl::OkStatus() : InUse(path);
-  }
+  TANDEM_RETURN_IF_ERROR(CheckOwner(path));
+  if (IsHeld(path)) return IsOurParents(path) ? absl::OkStatus() : InUse(path);
   TANDEM_RETURN_IF_ERROR(CheckForeign(path));
   return overwrite ? absl::OkStatus() : CheckResults(path);
+}
+
+// A shared lock requires no more than reading, so other users may ask, too.
+bool OutputFolder::IsHeld(const std::string& path) {
+  const OwnedFd fd(open(PathIn(path, kLock).c_str(), O_RDONLY | O_CLOEXEC));
+  return fd.valid() && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 absl::StatusOr<OutputFolder> OutputFolder::Claim(const std::string& path, bool overwrite) {
@@ -163,29 +214,31 @@ absl::StatusOr<OutputFolder> OutputFolder::Claim(const std::string& path, bool o
     return absl::PermissionDeniedError(
         absl::StrCat("--out ", path, ": cannot be made: ", WhyNoFolder(path, error)));
   }
+  TANDEM_RETURN_IF_ERROR(CheckOwner(path));  // another user may have made it meanwhile
   const std::string lock = PathIn(path, kLock);
-  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("--out ", path, ": cannot be written: ", std::strerror(errno)));
-  }
+  // Open for writing, because an exclusive lock on NFS requires it.
+  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0) return CannotWrite(path, errno);
   OutputFolder folder(path, fd);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) {
+  if (const int why = Lock(fd, path); why != 0) {
+    if (why != EWOULDBLOCK) {
       return absl::PermissionDeniedError(
-          absl::StrCat("--out ", path, ": cannot be locked: ", std::strerror(errno),
+          absl::StrCat("--out ", path, ": cannot be locked: ", std::strerror(why),
                        "; hint: name a folder of another file system"));
     }
     if (!IsOurParents(path)) return InUse(path);
     close(std::exchange(folder.fd_, -1));
     return folder;
   }
-  const std::string holder = Holder(getpid()) + "\n";
-  if (ftruncate(fd, 0) != 0 || write(fd, holder.data(), holder.size()) < 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("--out ", path, ": cannot be written: ", std::strerror(errno)));
-  }
+  TANDEM_RETURN_IF_ERROR(folder.WriteInRoom([fd, &path] { return WriteHolder(fd, path); }));
   return folder;
+}
+
+absl::Status OutputFolder::WriteInRoom(const std::function<absl::Status()>& write) const {
+  absl::Status written = write();
+  if (!absl::IsResourceExhausted(written) || shared()) return written;
+  server::RemoveIncompleteCheckpoints(PathIn(path_, kModel));
+  return write();
 }
 
 void OutputFolder::Clear(bool keep_model) const {

@@ -5,7 +5,10 @@
 #ifndef TANDEM_CLI_OUTPUT_FOLDER_H_
 #define TANDEM_CLI_OUTPUT_FOLDER_H_
 
+#include <functional>
 #include <string>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +22,9 @@ inline constexpr char kStartFile[] = "start.json";
 // "out/NAME-20260131-142501-PROCESS": the folder of a run of job `name` without --out.
 std::string NewFolderName(absl::string_view name);
 
+// The summary.json in the folder of a run; null: there is none.
+nlohmann::json ReadSummary(const std::string& folder);
+
 class OutputFolder {
  public:
   // Checks whether a run may begin in `path`. FAILED_PRECONDITION if another process holds
@@ -28,13 +34,22 @@ class OutputFolder {
 
   // Creates the folder if it is missing, checks it, and holds it until this object or its process
   // ends (flock). The file `lock` in it names the holder. A role whose parent holds the folder
-  // shares it.
+  // shares it. PERMISSION_DENIED: another user could prepare files there, because the folder is a
+  // link of another user, or belongs to another user and all users may write to it.
   static absl::StatusOr<OutputFolder> Claim(const std::string& path, bool overwrite);
+
+  // Whether a process, on any host, holds the folder.
+  static bool IsHeld(const std::string& path);
 
   // Removes the results of earlier runs; keeps their model if `keep_model`.
   void Clear(bool keep_model) const;
   // Removes the files that a resumed run writes again at its end.
   void ClearForResume() const;
+
+  // Calls `write`, which writes files into the folder before the run starts. If the disk is full
+  // (RESOURCE_EXHAUSTED), WriteInRoom removes incomplete checkpoints, which a killed run may have
+  // left there, and calls `write` again.
+  absl::Status WriteInRoom(const std::function<absl::Status()>& write) const;
 
   // Whether another process (tandem run) holds the folder and has prepared it.
   bool shared() const { return fd_ < 0; }

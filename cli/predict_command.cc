@@ -268,16 +268,17 @@ std::string Judge(const std::string& run, int64_t rows) {
 // its scores cannot be written.
 class PassingFolder {
  public:
-  PassingFolder() {
-    std::error_code error;
-    path_ = absl::StrCat(fs::temp_directory_path(error).string(), "/tandem-predict-", getpid());
-  }
+  PassingFolder() = default;
   ~PassingFolder() {
     std::error_code ignored;
-    if (!kept_) fs::remove_all(path_, ignored);
+    if (!kept_ && !path_.empty()) fs::remove_all(path_, ignored);
   }
   PassingFolder(const PassingFolder&) = delete;
   PassingFolder& operator=(const PassingFolder&) = delete;
+  absl::Status Make() {
+    TANDEM_ASSIGN_OR_RETURN(path_, MakeTemporaryFolder("tandem-predict"));
+    return absl::OkStatus();
+  }
   const std::string& path() const { return path_; }
   void Keep() { kept_ = true; }
 
@@ -299,7 +300,6 @@ int PredictCommand(const PredictFlags& flags) {
   absl::Status ready = CheckRows(flags, trained->job.data());
   if (ready.ok()) ready = CheckOut(flags);
   if (!ready.ok()) return RefusePrediction(ready);
-  PassingFolder folder;
   RunFlags run;
   run.program = "tandem predict";
   run.job = flags.job;
@@ -311,6 +311,8 @@ int PredictCommand(const PredictFlags& flags) {
   ready = files.status();
   if (ready.ok()) ready = CheckNotRead(flags, plan->job, *files);
   if (ready.ok()) ready = CheckColumns(flags, data, *files);
+  PassingFolder folder;
+  if (ready.ok()) ready = folder.Make();
   if (!ready.ok()) return RefusePrediction(ready);
   run.out = folder.path();
   run.scores = true;

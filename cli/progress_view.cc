@@ -21,10 +21,15 @@ constexpr absl::Duration kPlainInterval = absl::Seconds(5);
 constexpr int kPlainColumns = 1000;
 
 struct Words {
-  const char *samples, *training, *staleness, *maximum, *left, *separator;
+  const char *samples, *training, *staleness, *versions, *maximum, *left, *separator;
 };
-constexpr Words kWide = {" samples/s", "training ", "staleness", ", max ", " left", " | "};
-constexpr Words kNarrow = {"/s", "", "stale", "/", "", ", "};
+constexpr Words kWide = {" samples/s", "training ", "staleness", " versions",
+                         ", max ",     " left",     " | "};
+constexpr Words kNarrow = {"/s", "", "stale", "", "/", "", ", "};
+
+std::string Speed(const nlohmann::json& p) {
+  return WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second")));
+}
 
 std::string Join(const nlohmann::json& p, const Words& words) {
   std::string where = absl::StrCat("epoch ", static_cast<int64_t>(NumberOf(p, "epoch")));
@@ -36,14 +41,16 @@ std::string Join(const nlohmann::json& p, const Words& words) {
     absl::StrAppend(&where, " to ", WithCommas(static_cast<int64_t>(NumberOf(p, "max_step"))));
   }
   std::vector<std::string> parts = {where};
-  parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
-                               words.samples));
+  const bool trains = p.contains("samples_per_second");
+  parts.push_back(p.value("evaluating", false) ? "evaluating"
+                  : !trains                    ? "paused"
+                                               : Speed(p) + words.samples);
   std::vector<std::string> measured;  // on the samples since the last line
   if (p.contains("loss")) measured.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
   if (p.contains("auc")) measured.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
   if (!measured.empty()) parts.push_back(words.training + absl::StrJoin(measured, ", "));
-  parts.push_back(absl::StrFormat("%s %.2f%s%.0f", words.staleness, NumberOf(p, "staleness_mean"),
-                                  words.maximum, NumberOf(p, "staleness_max")));
+  parts.push_back(absl::StrFormat("%s %.2f%s%s%.0f", words.staleness, NumberOf(p, "staleness_mean"),
+                                  words.versions, words.maximum, NumberOf(p, "staleness_max")));
   if (p.contains("seconds_left")) {
     parts.push_back(absl::StrCat(ClockTime(NumberOf(p, "seconds_left")), words.left));
   }
@@ -107,10 +114,10 @@ void ProgressView::Line(const std::string& text) {
 
 void ProgressView::ShowProgress(const nlohmann::json& progress, absl::Time now) {
   if (NumberOf(progress, "samples") <= 0) return;  // processes are still starting
-  if (!live_ && now < next_plain_) return;
   if (!live_) {
-    next_plain_ = now + kPlainInterval;
-    return Line(Format(progress, kPlainColumns));
+    skipped_ = progress;
+    if (now >= next_plain_) ShowPlain(now);
+    return;
   }
   const int columns = ColumnsOf(out_);
   // Cut the line, because a wrapped line cannot be erased.
@@ -121,11 +128,19 @@ void ProgressView::ShowProgress(const nlohmann::json& progress, absl::Time now) 
   live_line_ = true;
 }
 
+void ProgressView::ShowPlain(absl::Time now) {
+  next_plain_ = now + kPlainInterval;
+  Line(Format(std::exchange(skipped_, nullptr), kPlainColumns));
+}
+
 void ProgressView::Show(const nlohmann::json& event, absl::Time now) {
   const std::string kind = TextOf(event, "event");
   if (kind == "progress") {
     ShowProgress(event, now);
+  } else if (kind == "resumed" || kind == "failed") {
+    skipped_ = nullptr;  // steps that are taken again
   } else if (kind == "evaluation") {
+    if (skipped_.is_object()) ShowPlain(now);  // the step of the evaluation
     Line(absl::StrCat("evaluation", WhereEvaluated(event), ": ", FormatEvaluation(event),
                       event.value("best", false) ? "; the best so far" : ""));
   } else if (kind == "log") {

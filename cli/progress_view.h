@@ -30,18 +30,20 @@ class ProgressView {
   void Clear();
 
   // "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | staleness
-  // 1.20, max 5 | 0:42 left", in shorter words if that is wider than `columns`.
+  // 1.20 versions, max 5 | 0:42 left", in shorter words if that is wider than `columns`.
   static std::string Format(const nlohmann::json& progress, int columns);
   // "AUC 0.7810, logloss 0.4512, accuracy 0.7905, 1,000 samples".
   static std::string FormatEvaluation(const nlohmann::json& evaluation);
 
  private:
   void ShowProgress(const nlohmann::json& progress, absl::Time now);
+  void ShowPlain(absl::Time now);
 
   std::FILE* const out_;
   const bool live_;
   bool live_line_ = false;
   absl::Time next_plain_ = absl::InfinitePast();
+  nlohmann::json skipped_;  // progress after the last plain line; null: none
 };
 
 }  // namespace tandem::cli

@@ -64,7 +64,8 @@ absl::Status CheckEnded(const std::string& folder) {
         ": the run was resumed from a checkpoint, where its workers waited for each other, and a "
         "replay cannot repeat that; hint: docs/REPLAY.md"));
   }
-  if (summary.contains("exit") && summary["exit"] == 0 && !summary.contains("failed")) {
+  if (summary.contains("exit") && summary["exit"] == 0 && !summary.contains("failed") &&
+      !summary.contains("stopped")) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
@@ -91,27 +92,41 @@ absl::Status ReadStart(const std::string& folder, StartFlags* start) {
   return absl::OkStatus();
 }
 
+struct Changes {
+  Job was;                        // the job of the recorded run
+  std::vector<std::string> sets;  // settings of the replay
+  // The requested changes that lead to another model, one line each.
+  std::vector<std::string> said;
+};
+
+// Settings of the recorded run that its job does not name. The user's come after them.
+absl::StatusOr<std::vector<std::string>> SetsBefore(const ReplayFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const Job written, job::ReadJobFile(JobOf(flags), {}));
+  std::vector<std::string> sets;
+  for (const auto& [path, value] : job::EarlierSettings(written)) {
+    sets.push_back(absl::StrCat(path, "=", value));
+  }
+  return sets;
+}
+
 // Turns checkpoints off: they would make workers wait for each other where the recorded run
 // did not. `was`: the job of the recorded run. If it does not name a deal, an earlier version ran
 // it. Earlier versions dealt ROWS.
-std::vector<std::string> SetsOf(const ReplayFlags& flags, const Job& was) {
-  std::vector<std::string> sets = flags.run.set;
-  sets.insert(sets.end(), {"checkpoint.every_steps=0", "checkpoint.every_seconds=1e15"});
+std::vector<std::string> SetsOf(const Changes& changes) {
+  const Job& was = changes.was;
+  std::vector<std::string> sets = changes.sets;
+  sets.insert(sets.end(),
+              {"checkpoint.every_steps=1000000000000000", "checkpoint.every_seconds=0"});
   if (job::HasRowsInLines(was.data()) && was.data().deal() == Data::DEAL_UNSPECIFIED) {
     sets.emplace_back("data.deal=ROWS");
   }
   return sets;
 }
 
-struct Changes {
-  Job was;  // the job of the recorded run
-  // The requested changes that lead to another model, one line each.
-  std::vector<std::string> said;
-};
-
 absl::StatusOr<Changes> CheckChanges(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
+  TANDEM_ASSIGN_OR_RETURN(role.set, SetsBefore(flags));
   TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob was, node::PlanOf(role));
   if (!was.job.staleness().record_order()) {
     return absl::FailedPreconditionError(
@@ -119,7 +134,7 @@ absl::StatusOr<Changes> CheckChanges(const ReplayFlags& flags) {
                      ": the run has not recorded its order; hint: train with --set "
                      "staleness.record_order=true"));
   }
-  role.set = flags.run.set;
+  role.set.insert(role.set.end(), flags.run.set.begin(), flags.run.set.end());
   TANDEM_ASSIGN_OR_RETURN(const job::ResolvedJob is, node::PlanOf(role));
   const std::vector<std::string> refused = job::ReplayDifferences(was.job, is.job);
   if (!refused.empty()) {
@@ -128,7 +143,7 @@ absl::StatusOr<Changes> CheckChanges(const ReplayFlags& flags) {
                      ": under the recorded order optimizers, first "
                      "values and the weights of updates may change; hint: docs/REPLAY.md"));
   }
-  return Changes{was.job, job::ModelDifferences(was.job, is.job)};
+  return Changes{was.job, role.set, job::ModelDifferences(was.job, is.job)};
 }
 
 // Checks the recorded order before a process starts. The order does not contain the tables
@@ -148,9 +163,11 @@ absl::Status CheckOrder(const ReplayFlags& flags) {
 // Checks that the files are those of the recorded run. A run without a checkpoint does not
 // name them.
 absl::Status CheckFiles(const ReplayFlags& flags) {
-  const absl::StatusOr<ResumePoint> point = FindResumePoint(flags.recorded);
+  const absl::StatusOr<ResumePoint> point =
+      FindResumePoint(flags.recorded, server::CheckpointSearch::WithoutRanges());
   if (!point.ok() || !point->job.has_value()) return absl::OkStatus();
-  const absl::Status same = data::CheckSameFiles(point->record, point->job->data());
+  absl::Status same = data::CheckSameFiles(point->record, point->job->data());
+  if (same.ok()) same = CheckNegatives(point->record, point->job->data());
   if (same.ok()) return same;
   return absl::Status(same.code(), absl::StrCat(flags.recorded, ": ", same.message()));
 }
@@ -214,13 +231,13 @@ int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
   if (!compared.ok()) return node::Finish("tandem replay", compared.status());
   const auto& differences = compared->differences;
   if (differences.empty()) {
-    absl::PrintF("replayed: the same bits, in %d files of %d rows, checksum %016x\n",
-                 compared->files, compared->rows, compared->checksum);
+    absl::PrintF("replayed: the same bits, in %d ranges of %d rows, checksum %016x\n",
+                 compared->ranges, compared->rows, compared->checksum);
     return node::kExitOk;
   }
   if (changed) {
-    absl::PrintF("replayed with changes in the recorded order: %d of %d files differ\n",
-                 differences.size(), compared->files);
+    absl::PrintF("replayed with changes in the recorded order: %d of %d ranges differ\n",
+                 differences.size(), compared->ranges);
     return node::kExitOk;
   }
   for (size_t i = 0; i < std::min(differences.size(), kDifferencesShown); ++i) {
@@ -228,8 +245,8 @@ int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
   }
   return node::Finish("tandem replay",
                       absl::DataLossError(absl::StrCat(
-                          "the models differ, in ", differences.size(), " of ", compared->files,
-                          " files; hint: are data and programs those of the run?")));
+                          "the models differ, in ", differences.size(), " of ", compared->ranges,
+                          " ranges; hint: are data and programs those of the run?")));
 }
 
 }  // namespace
@@ -250,6 +267,17 @@ void AddReplay(CLI::App* app, ReplayFlags* flags) {
                      "Behind --: the flags of the --python script");
 }
 
+// Earlier versions drew negatives from all numbers up to the largest item, also from numbers that
+// no row has. Their records have no hash of the training files (DataFile.sample).
+absl::Status CheckNegatives(const RunRecord& was, const Data& data) {
+  const bool earlier = std::any_of(was.train().begin(), was.train().end(),
+                                   [](const DataFile& file) { return file.sample() == 0; });
+  if (data.format() != Data::NCF || !earlier) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "an earlier version recorded this NCF job and drew other negatives, so a replay would not "
+      "give the same result; hint: record the run again with this version");
+}
+
 int ReplayCommand(const ReplayFlags& flags) {
   if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok())
     return RefuseReplay(ended);
@@ -260,7 +288,7 @@ int ReplayCommand(const ReplayFlags& flags) {
   RunFlags run = flags.run;
   run.program = "tandem replay";
   run.job = JobOf(flags);
-  run.set = SetsOf(flags, changes->was);
+  run.set = SetsOf(*changes);
   if (const absl::Status read = ReadStart(flags.recorded, &run.start); !read.ok()) {
     return RefuseReplay(read);
   }

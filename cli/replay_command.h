@@ -5,7 +5,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "absl/status/status.h"
 #include "cli/run_command.h"
+#include "proto/job.pb.h"
+#include "proto/wire.pb.h"
 
 namespace tandem::cli {
 
@@ -21,6 +24,10 @@ void AddReplay(CLI::App* app, ReplayFlags* flags);
 // although nothing was changed); or 2 (this run cannot be replayed with these flags; no process
 // was started).
 int ReplayCommand(const ReplayFlags& flags);
+
+// FAILED_PRECONDITION: an earlier version recorded the run of `was`, an NCF job, so a replay would
+// draw other negatives.
+absl::Status CheckNegatives(const RunRecord& was, const Data& data);
 
 }  // namespace tandem::cli
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/numbers.h"
+#include "scheduler/failure_judge.h"
 
 namespace tandem::cli {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 // Two equal errors count as the same error if their steps differ by at most this. A worker prepares
 // a step while the step before ends, so its report may name either.
 constexpr int64_t kSameStep = 2;
+
+constexpr int64_t kNever = -1;  // no attempt has started
 
 }  // namespace
 
@@ -22,6 +25,10 @@ std::string RestartsFlag(const scheduler::Restarts& restarts) {
                          {"steps_again", restarts.steps_again},
                          {"last", restarts.last},
                          {"down_since_us", absl::ToUnixMicros(restarts.down_since)},
+                         {"started", restarts.started},
+                         {"trains_since_us", restarts.trains_since.has_value()
+                                                 ? absl::ToUnixMicros(*restarts.trains_since)
+                                                 : kNever},
                          {"left", restarts.left},
                          {"left_again_us", absl::ToUnixMicros(restarts.left_again)}})
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -34,9 +41,12 @@ absl::StatusOr<scheduler::Restarts> ParseRestartsFlag(const std::string& flag) {
   const auto number = [&json](const char* name) {
     return json.contains(name) && json[name].is_number();
   };
+  const auto text = [&json](const char* name) {
+    return json.contains(name) && json[name].is_string();
+  };
   if (!json.is_object() || !number("count") || !number("seconds") || !number("steps_again") ||
       !number("down_since_us") || !number("left") || !number("left_again_us") ||
-      !json.contains("last") || !json["last"].is_string()) {
+      !number("trains_since_us") || !text("last") || !text("started")) {
     return absl::InvalidArgumentError(
         absl::StrCat("--restarts: expected the JSON that tandem run passes, got: ", flag));
   }
@@ -45,6 +55,10 @@ absl::StatusOr<scheduler::Restarts> ParseRestartsFlag(const std::string& flag) {
   out.steps_again = json["steps_again"].get<int64_t>();
   out.last = json["last"].get<std::string>();
   out.down_since = absl::FromUnixMicros(json["down_since_us"].get<int64_t>());
+  out.started = json["started"].get<std::string>();
+  if (const auto since = json["trains_since_us"].get<int64_t>(); since != kNever) {
+    out.trains_since = absl::FromUnixMicros(since);
+  }
   out.left = json["left"].get<int>();
   out.left_again = absl::FromUnixMicros(json["left_again_us"].get<int64_t>());
   return out;
@@ -56,6 +70,10 @@ bool Restarts::Allow(absl::Time now, const AttemptFailure& failure) {
   // A role that cannot start will not start the next time. But a process that dies while a later
   // attempt starts is one more fault like the first.
   if (!failure.began && all_.empty()) return false;
+  if (failure.no_room && full_disk_) {
+    why_not_ = "a disk is full a second time without a newer checkpoint, so it would come again";
+    return false;
+  }
   if (Repeats(failure.error, failure.step)) {
     why_not_ = absl::StrCat("the same error at step ", WithCommas(failure.step),
                             " twice, so it would come again");
@@ -76,9 +94,15 @@ bool Restarts::Allow(absl::Time now, const AttemptFailure& failure) {
 // Notes the error. Returns whether a worker has reported it before, at about the same step.
 bool Restarts::Repeats(const std::string& error, int64_t step) {
   if (error.empty() || step < 0) return false;
-  const auto [last, is_new] = errors_.insert({error, step});
+  const auto [last, is_new] = errors_.insert({scheduler::WithoutNumbers(error), step});
   const int64_t apart = std::abs(step - std::exchange(last->second, step));
   return !is_new && apart <= kSameStep;
+}
+
+// Later attempts keep the first moment, so that the seconds of the run include its restarts.
+void Restarts::OnStarted(absl::Time now, double seconds, const std::string& since) {
+  if (!trains_since_.has_value()) trains_since_ = now - absl::Seconds(seconds);
+  started_ = since;
 }
 
 int Restarts::RecentOnes(absl::Time now) const {
@@ -92,6 +116,13 @@ void Restarts::Begin(absl::Time now, const AttemptFailure& failure, int64_t step
   if (IsReplacing()) all_.pop_back();
   all_.push_back({now, failure.text, step, steps_again, "", 0});
   ++since_saved_;
+  full_disk_ |= failure.no_room;
+}
+
+void Restarts::OnPassedOver(int64_t step) {
+  if (all_.empty() || !all_.back().replaced.empty() || all_.back().seconds > 0) return;
+  all_.back().steps_again += all_.back().step - step;
+  all_.back().step = step;
 }
 
 int64_t Restarts::OnRecovered(double seconds) {
@@ -124,6 +155,8 @@ void Restarts::OnReplaced(const std::string& node, double seconds, int64_t step,
 
 scheduler::Restarts Restarts::ForScheduler(absl::Time now) const {
   scheduler::Restarts out;
+  out.trains_since = trains_since_;
+  out.started = started_;
   out.left = std::max(0, most_ - RecentOnes(now));
   if (all_.empty()) return out;
   if (out.left == 0) {  // the oldest one that counts

@@ -26,6 +26,7 @@ struct AttemptFailure {
   std::string error;         // the reason as the scheduler says it; empty: it has named none
   int64_t step = -1;         // that the failed worker had reached; -1: not known
   bool comes_again = false;  // a new attempt would fail in the same way (scheduler::ComesAgain)
+  bool no_room = false;      // a disk is full
   bool began = false;        // all roles of the attempt had started (Supervisor::OnStarted)
   bool ending = false;       // the job was ending: at its end, or because a user asked for it
 };
@@ -42,10 +43,19 @@ class Restarts {
   // Whether a new attempt follows. If not, why_not() says why, unless the job allows none at all.
   bool Allow(absl::Time now, const AttemptFailure& failure);
   const std::string& why_not() const { return why_not_; }
+  // An attempt begins to train. `seconds`: since the start of the run. `since`: the time of day of
+  // that start.
+  void OnStarted(absl::Time now, double seconds, const std::string& since);
   // A checkpoint is on the disk.
-  void OnSaved() { since_saved_ = 0; }
+  void OnSaved() {
+    since_saved_ = 0;
+    full_disk_ = false;
+  }
   // A new attempt begins, in which workers do `steps_again` steps again from `step`.
   void Begin(absl::Time now, const AttemptFailure& failure, int64_t step, int64_t steps_again);
+  // The attempt after Begin has not begun to train, because its checkpoint is damaged. The next one
+  // resumes from the older step `step`.
+  void OnPassedOver(int64_t step);
   // After Begin: `seconds` after the failure, all workers have finished a step. Returns the
   // `steps_again` of that restart.
   int64_t OnRecovered(double seconds);
@@ -80,9 +90,12 @@ class Restarts {
   }
 
   const int most_;
-  int since_saved_ = 0;  // restarts since the last checkpoint
+  absl::optional<absl::Time> trains_since_;  // as in scheduler::Restarts
+  std::string started_;
+  int since_saved_ = 0;     // restarts since the last checkpoint
+  bool full_disk_ = false;  // a full disk has caused one of them
   std::vector<One> all_;
-  // Errors of workers, and the step at which each has come last.
+  // Errors of workers without their numbers, and the step at which each has come last.
   std::map<std::string, int64_t> errors_;
   std::string why_not_;
 };

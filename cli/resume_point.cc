@@ -6,16 +6,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "data/files.h"
 #include "job/resume_check.h"
 #include "models/script_file.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint_fence.h"
 
 namespace tandem::cli {
 namespace {
@@ -25,18 +22,15 @@ namespace fs = std::filesystem;
 // Reads the file `run`: the number of the run, and how often it was resumed.
 absl::Status ReadRun(const std::string& folder, ResumePoint* point) {
   const std::string path = folder + "/run";
-  const absl::StatusOr<std::string> text = ReadWholeFile(path);
-  if (absl::IsNotFound(text.status())) {
+  const absl::StatusOr<server::AttemptId> id = server::ReadAttempt(path);
+  if (absl::IsNotFound(id.status())) {
     return absl::NotFoundError(absl::StrCat(
         path, ": not there; hint: name the output folder of a run that has begun to train"));
   }
-  TANDEM_RETURN_IF_ERROR(text.status());
-  const std::vector<std::string> parts = absl::StrSplit(absl::StripAsciiWhitespace(*text), ' ');
-  if (parts.size() == 2 && absl::SimpleHexAtoi(parts[0], &point->run) &&
-      absl::SimpleAtoi(parts[1], &point->attempt) && point->attempt >= 0) {
-    return absl::OkStatus();
-  }
-  return absl::DataLossError(absl::StrCat(path, ": is no run's: \"", *text, "\""));
+  TANDEM_RETURN_IF_ERROR(id.status());
+  point->run = id->run;
+  point->attempt = id->attempt;
+  return absl::OkStatus();
 }
 
 void ReadHowItEnded(const std::string& folder, ResumePoint* point) {
@@ -76,12 +70,17 @@ bool More(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
 
 }  // namespace
 
-absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
+bool HasResumePoint(const std::string& folder) {
+  return FindResumePoint(folder, server::CheckpointSearch::WithoutRanges()).ok();
+}
+
+absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder,
+                                            const server::CheckpointSearch& search) {
   ResumePoint point;
   TANDEM_RETURN_IF_ERROR(ReadRun(folder, &point));
   TANDEM_ASSIGN_OR_RETURN(
       const server::CheckpointReader saved,
-      server::CheckpointReader::OpenNewest(folder + "/model", point.run, &point.damaged));
+      server::CheckpointReader::OpenNewest(folder + "/model", point.run, search, &point.damaged));
   point.checkpoint = saved.folder();
   point.step = saved.manifest().step;
   point.attempt = std::max(point.attempt, saved.manifest().attempt) + 1;
@@ -92,10 +91,17 @@ absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
   const std::string job = folder + "/job.textproto";
   std::error_code error;
   if (fs::exists(job, error)) {
-    TANDEM_ASSIGN_OR_RETURN(point.job, job::ReadJobFile(job, {}));
+    TANDEM_ASSIGN_OR_RETURN(const Job written, job::ReadJobFile(job, {}));
+    TANDEM_ASSIGN_OR_RETURN(point.job, job::ReadJobFile(job, job::EarlierSettings(written)));
   }
   ReadHowItEnded(folder, &point);
   return point;
+}
+
+absl::StatusOr<bool> HasCheckpoint(const std::string& folder) {
+  ResumePoint point;
+  TANDEM_RETURN_IF_ERROR(ReadRun(folder, &point));
+  return server::HasCheckpointOf(folder + "/model", point.run);
 }
 
 ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
@@ -122,8 +128,14 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
                                plan.workers(),
                                "; hint: the number of servers may change, not that of workers"));
   }
-  if (const absl::Status same = data::CheckSameFiles(point.record, plan.job.data()); !same.ok()) {
-    return refuse(same.message());
+  const absl::Status files = data::CheckSameFiles(point.record, plan.job.data(), &report.said);
+  if (!files.ok()) return refuse(files.message());
+  const auto& train = point.record.train();
+  if (plan.job.data().format() == Data::NCF && !train.empty() && train.Get(0).sample() == 0) {
+    report.said.push_back(absl::StrCat(
+        where,
+        "an earlier version began the run, which drew negatives from all ids up to the "
+        "largest; from here on they are items of the training rows"));
   }
   Data data = plan.job.data();
   if (const absl::Status same = data::AdoptDeal(point.record, &data); !same.ok()) {

@@ -11,6 +11,7 @@
 #include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
+#include "server/checkpoint_directory.h"
 
 namespace tandem::cli {
 
@@ -27,7 +28,13 @@ struct ResumePoint {
 };
 
 // NOT_FOUND: there is no run in `folder`, or the run has no checkpoint.
-absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder);
+absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder,
+                                            const server::CheckpointSearch& search);
+// For messages and first looks: whether there is something to resume from. Reads no range.
+bool HasResumePoint(const std::string& folder);
+
+// Whether the run of this folder has a checkpoint, even one that cannot be read.
+absl::StatusOr<bool> HasCheckpoint(const std::string& folder);
 
 struct ResumeReport {
   std::vector<std::string> refused;  // why the plan cannot resume, a line each; empty: it can

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,8 @@ Children::Command RoleCommands::Scheduler(const StartFlags& start, int pipe_fd) 
           "--progress-fd",
           "3"};
   if (start.resumed.has_value()) {
-    argv.insert(argv.end(), {"--resume", start.resume});
+    argv.insert(argv.end(), {"--resume", start.resume, "--resume-from",
+                             std::filesystem::path(start.init_from).filename().string()});
   } else if (!start.init_from.empty()) {
     argv.insert(argv.end(), {"--init-from", start.init_from});
   }
@@ -83,6 +85,10 @@ Children::Command RoleCommands::Script(int rank, const std::string& scheduler) c
   for (auto& variable : ScriptEnvironment(ProgramFolder(), plan_, options_.job, scheduler, rank)) {
     environment.push_back(std::move(variable));
   }
+  const std::vector<int>& here = options_.workers_here;
+  const auto own = std::find(here.begin(), here.end(), rank);
+  environment.emplace_back("LOCAL_RANK", absl::StrCat(own - here.begin()));
+  environment.emplace_back("LOCAL_WORLD_SIZE", absl::StrCat(here.size()));
   environment.emplace_back("TANDEM_DUMP_COLLECTIVES", Absolute("collectives"));
   if (options_.trace_steps > 0) {
     environment.emplace_back("TANDEM_TRACE", Absolute(absl::StrCat("trace-", rank, ".json")));

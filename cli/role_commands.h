@@ -36,6 +36,7 @@ struct RoleOptions {
   bool scores = false;                    // workers write the scores of test rows
   const JobHosts* hosts = nullptr;        // virtual hosts of the roles; null: none
   RoleNetwork network = {};
+  std::vector<int> workers_here = {};  // the workers of this host, in the order of LOCAL_RANK
 };
 
 class RoleCommands {

@@ -1,9 +1,12 @@
 #include "cli/run_command.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -20,6 +23,7 @@
 #include "base/owned_fd.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "cli/attempts.h"
 #include "cli/children.h"
 #include "cli/deal_roles.h"
@@ -38,13 +42,14 @@
 #include "data/id_check.h"
 #include "data/row_data.h"
 #include "data/statistics.h"
+#include "job/row_rules_check.h"
 #include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
+#include "node/role_options.h"
 #include "node/transport_choice.h"
 #include "scheduler/summary.h"
 #include "server/checkpoint_directory.h"
-#include "server/range_file.h"
 #include "tools/doctor/doctor.h"
 #include "tools/doctor/doctor_gather.h"
 #include "worker/dense/tune_group.h"
@@ -55,12 +60,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
-
-// Whether standard output is a terminal that understands escape sequences.
-bool CanRewriteALine() {
-  const char* const terminal = getenv("TERM");
-  return isatty(STDOUT_FILENO) != 0 && absl::string_view(terminal ? terminal : "") != "dumb";
-}
 
 // Changes a message about data to the flags of the called command: the job file of `tandem predict`
 // does not name its rows.
@@ -81,6 +80,17 @@ std::string DescribeBest(const nlohmann::json& best, bool saved) {
       best.value("stopped_early", false) ? "; none better came, so it ended" : "");
 }
 
+// Claims the folder of the run, and writes the token of the job there.
+absl::Status ClaimFolder(const RunFlags& flags, const Job& job,
+                         std::optional<OutputFolder>* folder) {
+  const bool resumes = flags.start.resumed.has_value();
+  TANDEM_ASSIGN_OR_RETURN(OutputFolder claimed,
+                          OutputFolder::Claim(flags.out, flags.overwrite || resumes));
+  folder->emplace(std::move(claimed));
+  TANDEM_RETURN_IF_ERROR(node::ProvideToken(job, flags.out));
+  return (*folder)->WriteInRoom([&] { return node::PublishToken(job, flags.out); });
+}
+
 class Run {
  public:
   // `kept`: keeps the checkpoint that the job begins with while a process may still load it.
@@ -92,7 +102,7 @@ class Run {
         plan_(std::move(plan)),
         warnings_(std::move(warnings)),
         script_hash_(script_hash),
-        view_(flags.lines, flags.lines == stdout && CanRewriteALine()),
+        view_(flags.lines, flags.lines == stdout && CanRewriteLines()),
         attempts_(flags, plan_, script_hash, std::move(kept), &view_) {}
 
   // Checks that the programs to start exist.
@@ -104,43 +114,20 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Creates the output folder, and writes the job for all processes and the list of skipped
-  // rows there.
-  absl::Status Prepare(const std::vector<std::string>& bad_rows) {
-    LauncherWatch launcher = flags_.launcher;
-    launcher.Check();  // a launcher that has gone while this rank has read the data
-    const bool resumes = flags_.start.resumed.has_value();
-    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder,
-                            OutputFolder::Claim(flags_.out, flags_.overwrite || resumes));
+  // Prepares the folder of the run, which ClaimFolder has claimed: writes the job for all processes
+  // and the list of skipped rows there.
+  absl::Status Prepare(OutputFolder folder, const std::vector<std::string>& bad_rows) {
     folder_.emplace(std::move(folder));
-    std::error_code error;
-    if (!resumes) {
+    if (!resumes()) {
       // Keep the model that this run replaces until the new one is complete.
       folder_->Clear(/*keep_model=*/attempts_.writes_checkpoints() ||
                      IsInside(flags_.start.init_from, flags_.out));
+      std::error_code error;
       fs::remove_all(flags_.out + "/logs", error);
     }
-    fs::create_directories(flags_.out + "/logs", error);
-    if (error) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("--out ", flags_.out, ": cannot be written: ", error.message()));
-    }
-    if (!bad_rows.empty()) {
-      std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
-          << absl::StrJoin(bad_rows, "\n") << "\n";
-    }
-    TANDEM_RETURN_IF_ERROR(node::ProvideToken(plan_.job, flags_.out));
-    TANDEM_RETURN_IF_ERROR(node::PublishToken(plan_.job, flags_.out));
-    // Write atomically, because a resumed run needs the job.
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
-    if (resumes) {
-      folder_->ClearForResume();
-      return absl::OkStatus();
-    }
-    if (!flags_.python.empty()) {
-      TANDEM_RETURN_IF_ERROR(NoteScript(flags_.out, flags_.python, script_hash_));
-    }
-    return NoteTheStart();
+    TANDEM_RETURN_IF_ERROR(folder_->WriteInRoom([&] { return WriteFolder(bad_rows); }));
+    if (resumes()) folder_->ClearForResume();
+    return absl::OkStatus();
   }
 
   // Creates the virtual hosts for the processes, if the job uses them.
@@ -168,15 +155,46 @@ class Run {
     roles.scores = flags_.scores;
     roles.hosts = hosts_.has_value() ? &*hosts_ : nullptr;
     roles.network = flags_.network;
+    roles.workers_here = WorkersHere(plan_.server_processes(), plan_.workers(), /*first=*/0,
+                                     flags_.ranks_here, flags_.ranks);
     attempts_.Execute(&*folder_, std::move(roles));
     return Close();
   }
 
  private:
   std::string JobPath() const { return flags_.out + "/job.textproto"; }
+  bool resumes() const { return flags_.start.resumed.has_value(); }
+
+  // Refuses a model folder without write permission. Otherwise the first checkpoint would fail.
+  absl::Status CheckModelFolder() const {
+    const std::string model = flags_.out + "/model";
+    if (!attempts_.writes_checkpoints() ||
+        faccessat(AT_FDCWD, model.c_str(), W_OK | X_OK, AT_EACCESS) == 0 || errno == ENOENT) {
+      return absl::OkStatus();
+    }
+    return absl::PermissionDeniedError(
+        absl::StrCat("--out ", flags_.out, ": no checkpoint can be written to ", model, ": ",
+                     std::strerror(errno), "; hint: make this folder writable"));
+  }
+
+  absl::Status WriteFolder(const std::vector<std::string>& bad_rows) const {
+    TANDEM_RETURN_IF_ERROR(CheckModelFolder());
+    TANDEM_RETURN_IF_ERROR(MakeFolder(flags_.out + "/logs"));
+    if (!bad_rows.empty()) {
+      std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
+          << absl::StrJoin(bad_rows, "\n") << "\n";
+    }
+    // Write atomically, because a resumed run needs the job.
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
+    if (resumes()) return absl::OkStatus();
+    if (!flags_.python.empty()) {
+      TANDEM_RETURN_IF_ERROR(NoteScript(flags_.out, flags_.python, script_hash_));
+    }
+    return NoteTheStart();
+  }
 
   // Notes the model for a replay. The run may be resumed later with other flags.
-  absl::Status NoteTheStart() {
+  absl::Status NoteTheStart() const {
     if (flags_.start.init_from.empty() || !plan_.job.staleness().record_order())
       return absl::OkStatus();
     std::error_code error;
@@ -197,19 +215,25 @@ class Run {
     if (!failure_.empty()) {
       failure_ += HowToResumeAfterAFailure();
     } else if (attempts_.requested_end().is_object()) {
+      if (!attempts_.requested_end().contains("failure")) return End(node::kExitOk, HowItStopped());
       failure_ = HowItStopped();
     }
     if (failure_.empty()) return PrintSummary();
     view_.Clear();
     ShowLog();
-    const absl::Status failed = absl::AbortedError(
-        absl::StrCat("failed: ", InFlagsOf(flags_, failure_), "; logs in ", flags_.out, "/logs"));
-    const int code = attempts_.stopped_by_signal() ? SignalExit() : node::kExitFailed;
+    return End(node::kExitFailed, absl::StrCat("failed: ", InFlagsOf(flags_, failure_)));
+  }
+
+  // The end of a run that has not trained to its end. `code`: unless a signal has ended it.
+  int End(int code, const std::string& text) {
+    view_.Clear();
+    if (attempts_.stopped_by_signal()) code = SignalExit();
     // All roles have ended. The files of a checkpoint that failed may fill the disk.
     if (flags_.ranks == 1) server::RemoveIncompleteCheckpoints(flags_.out + "/model");
     // Ignore a failure to write the summary, because the line below says more.
     (void)CompleteSummary(code);
-    node::Finish(flags_.program, failed);
+    node::Finish(flags_.program,
+                 absl::AbortedError(absl::StrCat(text, "; logs in ", flags_.out, "/logs")));
     return code;
   }
 
@@ -255,22 +279,24 @@ class Run {
     return summary;
   }
 
-  // How a run ended at a signal or `tandem stop`: after a checkpoint, or after a failed one.
+  // How a run ended at a signal or `tandem stop`: at once, after a checkpoint, or after a failed
+  // one.
   std::string HowItStopped() const {
     const nlohmann::json& end = attempts_.requested_end();
     const auto step = end.value("checkpointed_step", int64_t{-1});
     const std::string failure = end.value("failure", "");
     return absl::StrCat(
         attempts_.stopped_by_signal() ? "stopped by a signal" : end.value("why", ""), ", ",
-        failure.empty() ? absl::StrCat("checkpoint at step ", WithCommas(step))
-                        : absl::StrCat("no checkpoint: ", failure),
+        !failure.empty() ? absl::StrCat("no checkpoint: ", failure)
+        : step < 0       ? "there is no checkpoint"
+                         : absl::StrCat("checkpoint at step ", WithCommas(step)),
         step < 0 ? "" : HowToResume());
   }
 
   // Empty if the run has no checkpoint.
   std::string HowToResumeAfterAFailure() const {
     if (!attempts_.began() || !flags_.replay.empty()) return "";
-    return FindResumePoint(flags_.out).ok() ? HowToResume() : "";
+    return HasResumePoint(flags_.out) ? HowToResume() : "";
   }
 
   std::string HowToResume() const {
@@ -309,8 +335,10 @@ class Run {
     const auto eval = summary.value("eval", nlohmann::json::object());
     const std::string result = ProgressView::FormatEvaluation(eval);
     const std::string seconds = absl::StrFormat("%.1f s", summary.value("seconds", 0.0));
+    const int restarts = attempts_.restarts().count();
     const std::string trained = absl::StrCat(
-        WithCommas(summary.value("samples", int64_t{0})), " samples in ", seconds, ", ",
+        WithCommas(summary.value("samples", int64_t{0})), " samples in ", seconds,
+        restarts == 0 ? "" : absl::StrCat(" with ", Counted(restarts, "restart")), ", ",
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))), " samples/s");
     view_.Line(absl::StrCat(
         "done: ",
@@ -401,7 +429,7 @@ void CheckIdsToScore(const std::string& checkpoint, const job::ResolvedJob& plan
         plan.tables.begin(), plan.tables.end(),
         [&file](const job::TablePlan& t) { return t.of_model() && t.name == file.table; });
     if (!read) continue;
-    const auto keys = server::ReadRangeFileKeys(model->PathOf(file));
+    const auto keys = model->ReadKeys(file);
     if (!keys.ok()) return;
     ids->SeeModel(*keys);
     if (!ids->LacksIds()) return;
@@ -411,10 +439,21 @@ void CheckIdsToScore(const std::string& checkpoint, const job::ResolvedJob& plan
 
 }  // namespace
 
+void AddJobFile(CLI::App* app, const std::string& help, RunFlags* flags) {
+  app->add_option("job", flags->job, help + "; default with --resume DIR: DIR/job.textproto");
+  app->parse_complete_callback([flags] {
+    if (flags->job.empty() && flags->start.resume.empty()) throw CLI::RequiredError("job");
+    if (flags->job.empty()) flags->job = flags->start.resume + "/job.textproto";
+  });
+}
+
 void AddWatchFlags(CLI::App* app, WatchFlags* flags) {
   app->add_option("--http", flags->http,
                   "HOST:PORT of the live page, or none; without: a free loopback port "
-                  "(docs/OBSERVE.md)");
+                  "(docs/OBSERVE.md)")
+      ->check([](const std::string& text) {
+        return text == kNoHttp ? "" : node::CheckHttpAddress(text);
+      });
   app->add_flag("--insecure", flags->insecure,
                 "Allow a job without a token to listen, and to serve --http, where other hosts "
                 "can connect");
@@ -443,11 +482,14 @@ int RunCommand(const RunFlags& given) {
   node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
-  absl::StatusOr<job::ResolvedJob> plan = node::PlanOf(role);
   data::DataReport data;
-  absl::Status ready = plan.status();
-  if (ready.ok()) ready = FindResume(&flags.start, &flags.out);
+  flags.start.search.reads_ranges = false;  // Attempts begins again without a damaged checkpoint
+  absl::Status ready = FindResume(&flags.start, &flags.out);
   const bool resumes = flags.start.resumed.has_value();
+  const Job* const was =
+      resumes && flags.start.resumed->job.has_value() ? &*flags.start.resumed->job : nullptr;
+  auto plan = ready.ok() ? node::PlanOf(role, was) : absl::StatusOr<job::ResolvedJob>(ready);
+  ready = plan.status();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   const auto refuse = [&flags](const absl::Status& why) {  // no process is started
     node::Finish(flags.program, absl::Status(why.code(), InFlagsOf(flags, why.message())));
@@ -465,8 +507,11 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = job::WarnOfRowRules(*plan);
   if (ready.ok()) ready = CheckHost(flags, *plan, &warnings);
+  // The other ranks of a launch wait for the token, so it is written before the data are read.
+  std::optional<OutputFolder> folder;
+  if (ready.ok() && flags.ranks > 1) ready = ClaimFolder(flags, plan->job, &folder);
   if (ready.ok()) ready = Adopt(flags.start, start.description, &*plan);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = data::FillFromData("", &*plan);
@@ -487,7 +532,14 @@ int RunCommand(const RunFlags& given) {
     return node::Finish(flags.program, there);
   }
   if (const absl::Status made = run.MakeHosts(); !made.ok()) return refuse(made);
-  if (const absl::Status prepared = run.Prepare(data.bad_rows); !prepared.ok()) {
+  flags.launcher.Check();     // a launcher that has gone while this rank has read the data
+  if (!folder.has_value()) {  // a refused job leaves no folder
+    if (const absl::Status claimed = ClaimFolder(flags, plan->job, &folder); !claimed.ok()) {
+      return refuse(claimed);
+    }
+  }
+  if (const absl::Status prepared = run.Prepare(*std::move(folder), data.bad_rows);
+      !prepared.ok()) {
     return refuse(prepared);
   }
   return run.Execute();

@@ -18,9 +18,12 @@
 
 namespace tandem::cli {
 
+// WatchFlags::http if the run has no live page.
+inline constexpr char kNoHttp[] = "none";
+
 // How others may look at the run.
 struct WatchFlags {
-  std::string http;  // HOST:PORT; empty: a free loopback port; "none": nowhere
+  std::string http;  // HOST:PORT, or kNoHttp; empty: a free loopback port
   bool insecure = false;
   std::string tensorboard;  // folder of an event file; empty: none
 };
@@ -52,11 +55,15 @@ struct RunFlags {
   // Number of agents (agent_command.h). This process is that of rank 0. Those of the other ranks
   // start their roles themselves.
   int ranks = 1;
+  int ranks_here = 1;  // the ranks [0, ranks_here) are on this host
   // The agents of the other ranks were started by hand: nobody ends them if this process is killed.
   bool agents_by_hand = false;
   RoleNetwork network;
   LauncherWatch launcher{/*parent=*/0, /*lifeline=*/-1};
 };
+
+// Adds the argument for the job file, which is optional with --resume.
+void AddJobFile(CLI::App* app, const std::string& help, RunFlags* flags);
 
 // The word, in quotes if a shell would not take it literally.
 std::string ForShell(const std::string& word);

@@ -11,12 +11,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/restarts.h"
@@ -51,7 +54,7 @@ void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
 
 // Flags of the program that starts this one.
 struct DriverFlags {
-  std::string launch, restarts;
+  std::string launch, restarts, resume_from;
   int replacements = 0;
   pid_t pid = 0;
 };
@@ -61,6 +64,11 @@ void AddDriverFlags(CLI::App* app, DriverFlags* flags) {
                   "The launch that starts this scheduler, for its agents")
       ->group("");
   app->add_option("--restarts", flags->restarts, "What tandem run knows of the attempts before")
+      ->group("");
+  app->add_option(
+         "--resume-from", flags->resume_from,
+         "The checkpoint of --resume: the name of its folder. The starting program resumes "
+         "from another one if servers report that it is damaged")
       ->group("");
   app->add_option("--replacements", flags->replacements,
                   "How many dead workers the starting program may replace; it writes to standard "
@@ -113,14 +121,16 @@ absl::Status PrepareFolder(const tandem::job::ResolvedJob& plan,
     const bool checkpoints = !tandem::cli::PathsOf(start, out, plan).checkpoint_folder.empty();
     (*folder)->Clear(checkpoints || tandem::cli::IsInside(start.init_from, out));
   }
-  TANDEM_RETURN_IF_ERROR(tandem::node::PublishToken(plan.job, out));
-  return tandem::WriteFileAtomically(out + "/job.textproto", tandem::job::ResolvedText(plan));
+  return (*folder)->WriteInRoom([&]() -> absl::Status {
+    TANDEM_RETURN_IF_ERROR(tandem::node::PublishToken(plan.job, out));
+    return tandem::WriteFileAtomically(out + "/job.textproto", tandem::job::ResolvedText(plan));
+  });
 }
 
 // Adds the command that continues a run which has ended with a checkpoint.
 absl::Status WithHowToResume(const absl::Status& ended, absl::string_view program,
                              const tandem::node::RoleFlags& flags) {
-  if (flags.out.empty() || !tandem::cli::FindResumePoint(flags.out).ok()) return ended;
+  if (flags.out.empty() || !tandem::cli::HasResumePoint(flags.out)) return ended;
   return absl::Status(ended.code(), absl::StrCat(ended.message(), "; continue with: ", program,
                                                  " --job ", tandem::cli::ForShell(flags.job),
                                                  " --resume ", tandem::cli::ForShell(flags.out)));
@@ -151,7 +161,7 @@ int main(int argc, char** argv) {
   AddDriverFlags(&app, &driver);
   app.add_option("--http", http,
                  "HOST:PORT where the status of the job is served (docs/OBSERVE.md); port 0: any")
-      ->check([](const std::string& text) { return text.empty() ? "an empty address" : ""; });
+      ->check(node::CheckHttpAddress);
   app.add_option("--tensorboard", tensorboard, "Folder for an event file of TensorBoard");
   app.add_flag("--insecure", insecure,
                "Allow a job without a token to listen where other hosts can connect");
@@ -161,6 +171,7 @@ int main(int argc, char** argv) {
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
   // FindResume sets the output folder and the checkpoint that the next steps use.
+  start.search.chosen = driver.resume_from;
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
   const absl::StatusOr<scheduler::Restarts> attempts = cli::ParseRestartsFlag(driver.restarts);
@@ -210,7 +221,7 @@ int main(int argc, char** argv) {
   options.times = scheduler::SchedulerTimes(job::SilenceTimes(plan->job));
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
   // A terminal gets lines to read, a program gets events.
-  cli::ProgressView view(stdout, isatty(STDOUT_FILENO) != 0);
+  cli::ProgressView view(stdout, CanRewriteLines());
   if (progress_fd < 0 && isatty(STDOUT_FILENO) != 0) {
     options.on_event = [&view](const nlohmann::json& event) { ShowEvent(event, &view); };
   } else {
@@ -220,5 +231,9 @@ int main(int argc, char** argv) {
   absl::Status ended = scheduler::RunScheduler(options);
   // `tandem run` prints this itself.
   if (!ended.ok() && progress_fd < 0) ended = WithHowToResume(ended, argv[0], flags);
-  return node::Finish("tandem-scheduler", ended);
+  code = node::Finish("tandem-scheduler", ended);
+  absl::string_view why = absl::string_view(ended.message()).substr(0, ended.message().find("; "));
+  absl::ConsumePrefix(&why, "scheduler: ");  // of an end at once (SchedulerCore::result)
+  const bool stopped = absl::IsCancelled(ended) && scheduler::IsRequestedEnd(why);
+  return stopped ? node::kExitOk : code;
 }

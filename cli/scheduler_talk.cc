@@ -27,9 +27,13 @@ absl::StatusOr<std::string> SchedulerTalk::AddressOf(const std::string& where) {
   const absl::StatusOr<std::string> text = ReadWholeFile(where + "/address");
   if (text.ok()) return std::string(absl::StripAsciiWhitespace(*text));
   std::error_code error;
+  const bool exists = std::filesystem::exists(where, error);
   const bool is_folder = std::filesystem::is_directory(where, error);
   return absl::NotFoundError(absl::StrCat(
-      where, is_folder ? ": has no file `address`" : ": is no folder",
+      where,
+      is_folder ? ": has no file `address`"
+      : exists  ? ": is no folder"
+                : ": there is no such folder",
       ", expected the --out folder of a run or the address of a scheduler, tcp://HOST:PORT"));
 }
 

@@ -114,7 +114,9 @@ std::string ScriptHash(const std::string& script) {
 absl::Status NoteScript(const std::string& out, const std::string& script,
                         const std::string& hash) {
   const nlohmann::json note = {{"file", script}, {"sha256", hash}};
-  return WriteFileAtomically(absl::StrCat(out, "/", kScriptNote), note.dump() + "\n");
+  // The name is for people; a file name need not be UTF-8.
+  const std::string text = note.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return WriteFileAtomically(absl::StrCat(out, "/", kScriptNote), text + "\n");
 }
 
 std::string ScriptChange(const std::string& out, const std::string& script,

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "cli/calibration.h"
 #include "cli/describe_run.h"
 #include "cli/output_folder.h"
@@ -40,6 +42,7 @@
 #include "scheduler/summary.h"
 #include "server/checkpoint_directory.h"
 #include "server/record_file.h"
+#include "server/segment_file.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 #include "tools/sim/timing.h"
@@ -146,13 +149,21 @@ class DiskFiles final : public sim::CheckpointFiles {
         model_folder_(std::move(model_folder)),
         trained_on_(std::move(trained_on)) {}
 
+  // Before the first checkpoint: another run may have written to the folder.
+  absl::Status Begin() const { return server::BeginAttempt(model_folder_, Head()); }
+
   // The runner of rank 0, which knows the names of parameters.
   void set_runner(const worker::TaskRunner* runner) { runner_ = runner; }
 
-  absl::Status WriteRange(const std::string& folder, const std::string& file,
+  // All servers write to one segment.
+  absl::Status WriteRange(const std::string& folder, const server::RangeImage& image,
                           const std::string& bytes) override {
-    TANDEM_RETURN_IF_ERROR(MakeFolder(In(folder)));
-    return WriteFileAtomically(In(folder) + "/" + file, bytes);
+    std::unique_ptr<server::SegmentWriter>& segments = segments_[folder];
+    if (segments == nullptr) {
+      segments = std::make_unique<server::SegmentWriter>(In(folder), "servers");
+    }
+    return segments->Add(image, image.keys.size(),
+                         [&](const ByteSink& sink) { return sink(bytes); });
   }
   absl::Status WriteDense(const std::string& folder, const std::string& bytes) override {
     return server::WriteDenseFile(In(folder), bytes);
@@ -167,10 +178,11 @@ class DiskFiles final : public sim::CheckpointFiles {
   }
   absl::Status Commit(const std::string& folder, int64_t step, bool best,
                       const std::string& record) override {
-    server::CheckpointHead head;
-    head.run = run_;
+    if (const auto segments = segments_.extract(folder); !segments.empty()) {
+      TANDEM_RETURN_IF_ERROR(segments.mapped()->Finish());
+    }
+    server::CheckpointHead head = Head();
     head.step = step;
-    head.keep = plan_.job.checkpoint().keep();
     head.best = best;
     RunRecord run;
     TANDEM_CHECK(run.ParseFromString(record));
@@ -179,8 +191,18 @@ class DiskFiles final : public sim::CheckpointFiles {
     head.record = Serialize(run);
     return server::CommitCheckpoint(In(folder), plan_, head, runner_->Parameters());
   }
+  void Abandon(const std::string& folder) override {
+    segments_.erase(folder);
+    server::AbandonCheckpoint(In(folder));
+  }
 
  private:
+  server::CheckpointHead Head() const {
+    server::CheckpointHead head;
+    head.run = run_;
+    head.keep = plan_.job.checkpoint().keep();
+    return head;
+  }
   std::string In(const std::string& folder) const {
     return model_folder_ + "/" + fs::path(folder).filename().string();
   }
@@ -189,6 +211,7 @@ class DiskFiles final : public sim::CheckpointFiles {
   const uint64_t run_;
   const std::string model_folder_;
   const std::vector<DataFile> trained_on_;
+  std::map<std::string, std::unique_ptr<server::SegmentWriter>> segments_;  // by folder
   const worker::TaskRunner* runner_ = nullptr;
 };
 
@@ -214,7 +237,7 @@ class Simulation {
         plan_(plan),
         live_(std::move(live)),
         problem_(problem),
-        view_(stdout, isatty(STDOUT_FILENO) != 0) {}
+        view_(stdout, CanRewriteLines()) {}
 
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
     if (!flags_.replay.empty()) {
@@ -234,6 +257,7 @@ class Simulation {
     TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
     folder_.emplace(std::move(folder));
     folder_->Clear(/*keep_model=*/flags_.checkpoint);
+    if (flags_.checkpoint) TANDEM_RETURN_IF_ERROR(files_->Begin());
     std::error_code ignored;
     fs::remove_all(flags_.out + "/logs", ignored);  // from a live run
     if (!bad_rows.empty()) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/owned_fd.h"
 #include "base/process.h"
 #include "base/status_macros.h"
@@ -64,8 +65,9 @@ class SshLaunch {
     std::vector<std::string> refused;
     Children logins;
     std::map<std::string, int> found;
-    std::string folder = (fs::temp_directory_path() / "tandem-ssh-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) return {absl::StrCat(folder, ": cannot be made")};
+    const absl::StatusOr<std::string> made = MakeTemporaryFolder("tandem-ssh");
+    if (!made.ok()) return {std::string(made.status().message())};
+    const std::string& folder = *made;
     for (const HostSlots& host : hosts_) {
       std::vector<std::string> argv = Ssh(host.host);
       argv.insert(argv.end(), {"test", "-x", ForShell(Program())});
@@ -150,7 +152,7 @@ class SshLaunch {
         Children::Command command;
         command.name = absl::StrCat("rank ", rank, " on ", host.host);
         command.argv = Ssh(host.host);
-        command.argv.push_back(RemoteLine(rank, ranks, host.slots));
+        command.argv.push_back(RemoteLine(rank, ranks, slot, host.slots));
         command.stdin_fd = read_end.get();
         TANDEM_RETURN_IF_ERROR(agents_.Start(command));
         // The first line is the token, which must not be on a command line.
@@ -162,12 +164,13 @@ class SshLaunch {
   }
 
   // The command line for the shell of the host.
-  std::string RemoteLine(int rank, int ranks, int here) const {
+  std::string RemoteLine(int rank, int ranks, int local, int here) const {
     std::error_code error;
     std::vector<std::string> words;
     std::vector<std::string> variables = {
         absl::StrCat("TANDEM_RANK=", rank), absl::StrCat("TANDEM_WORLD_SIZE=", ranks),
-        absl::StrCat("TANDEM_LOCAL_SIZE=", here), absl::StrCat("TANDEM_LAUNCH_ID=", id_)};
+        absl::StrCat("TANDEM_LOCAL_RANK=", local), absl::StrCat("TANDEM_LOCAL_SIZE=", here),
+        absl::StrCat("TANDEM_LAUNCH_ID=", id_)};
     if (const char* const format = getenv(node::kLogFormatVariable); format != nullptr) {
       variables.push_back(absl::StrCat(node::kLogFormatVariable, "=", format));
     }

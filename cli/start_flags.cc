@@ -9,7 +9,6 @@
 #include "data/batch_source.h"
 #include "server/checkpoint_check.h"
 #include "server/checkpoint_directory.h"
-#include "server/range_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -46,7 +45,8 @@ bool HasRows(const server::CheckpointReader& saved, const std::string& table) {
   const std::vector<server::CheckpointFile>& files = saved.manifest().files;
   return std::any_of(files.begin(), files.end(), [&](const server::CheckpointFile& file) {
     if (file.table != table) return false;
-    const auto keys = server::ReadRangeFileKeys(saved.PathOf(file));
+    if (file.rows >= 0) return file.rows > 0;
+    const auto keys = saved.ReadKeys(file);
     return !keys.ok() || !keys->empty();
   });
 }
@@ -80,7 +80,7 @@ absl::Status FindResume(StartFlags* flags, std::string* out) {
   if (!out->empty() && !fs::equivalent(*out, flags->resume, error)) {
     return refuse("another --out");
   }
-  absl::StatusOr<ResumePoint> point = FindResumePoint(flags->resume);
+  absl::StatusOr<ResumePoint> point = FindResumePoint(flags->resume, flags->search);
   if (!point.ok()) {
     return absl::Status(point.status().code(), absl::StrCat(where, ": ", point.status().message()));
   }

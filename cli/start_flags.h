@@ -22,6 +22,7 @@ struct StartFlags {
   std::vector<std::string> only_tables;
   bool checkpoint = true;               // write checkpoints to OUT/model
   std::string resume;                   // output folder of the run to resume; empty: a new run
+  server::CheckpointSearch search;      // from which of its checkpoints
   absl::optional<ResumePoint> resumed;  // the point from which it resumes
 };
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,11 +17,15 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "cli/numbers.h"
+#include "cli/output_folder.h"
 #include "cli/scheduler_talk.h"
 #include "cli/status_view.h"
 #include "node/job_token.h"
+#include "node/network_check.h"
 #include "node/role_flags.h"
+#include "node/role_options.h"
 #include "scheduler/summary.h"
 
 namespace tandem::cli {
@@ -32,8 +35,9 @@ using nlohmann::json;
 
 constexpr absl::Duration kRefresh = absl::Seconds(1);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(300);
-constexpr absl::Duration kSummaryStays = absl::Seconds(2);  // of an attempt that is followed
-constexpr absl::Duration kEnds = absl::Seconds(15);         // from the last answer to the summary
+constexpr absl::Duration kSayAfter = absl::Seconds(1);
+// A new attempt begins after `tandem run` has ended all roles and has found the checkpoint.
+constexpr absl::Duration kNextAttempt = absl::Minutes(10);
 
 absl::StatusOr<json> StatusOf(SchedulerTalk* talk) {
   TANDEM_ASSIGN_OR_RETURN(const UserAnswer answer, talk->Ask(UserRequest::STATUS));
@@ -45,10 +49,7 @@ absl::StatusOr<json> StatusOf(SchedulerTalk* talk) {
 
 // The summary of a run that has ended; null: there is none, so it runs, or was killed.
 json SummaryOf(const std::string& where) {
-  if (SchedulerTalk::IsAddress(where)) return nullptr;
-  std::ifstream file(where + "/summary.json");
-  json summary = json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return summary.is_object() ? summary : json();
+  return SchedulerTalk::IsAddress(where) ? json() : ReadSummary(where);
 }
 
 absl::StatusOr<std::unique_ptr<SchedulerTalk>> TalkTo(const std::string& where) {
@@ -67,7 +68,7 @@ absl::Status WithHint(const std::string& where, const absl::Status& why) {
   if (!absl::IsUnavailable(why) || SchedulerTalk::IsAddress(where)) return why;
   return absl::Status(why.code(), absl::StrCat(why.message(),
                                                "; a run that was killed continues with: tandem "
-                                               "run JOB --resume ",
+                                               "run --resume ",
                                                where));
 }
 
@@ -111,51 +112,68 @@ int ShowEnd(const StatusFlags& flags, json summary) {
   return node::kExitOk;
 }
 
-// Waits until the scheduler has gone. True: it has.
+// Waits until the scheduler has gone. True: it has. A pause precedes each question, because the
+// scheduler does not answer two that come soon after one another. Says once that the last
+// checkpoint waits for room, because that may take long.
 bool AwaitEnd(SchedulerTalk* talk) {
-  while (!talk->gone()) {
-    if (!StatusOf(talk).ok()) break;
+  for (bool said = false; !talk->gone();) {
     absl::SleepFor(kLookAgain);
+    const absl::StatusOr<json> status = StatusOf(talk);
+    if (!status.ok()) break;
+    const std::string room = RoomText(status->value("checkpoint", json::object()));
+    if (!room.empty() && !std::exchange(said, true)) Print({room});
   }
   return talk->gone();
 }
 
-// `tandem run` completes the summary after the scheduler has gone.
-json AwaitSummary(const std::string& where) {
-  if (SchedulerTalk::IsAddress(where)) return nullptr;
-  const absl::Time deadline = MonotonicNow() + kEnds;
-  json summary = SummaryOf(where);
-  while (summary.is_null() && MonotonicNow() < deadline) {
-    absl::SleepFor(kLookAgain);
-    summary = SummaryOf(where);
+// The scheduler of a run, and its status. After the end of the run: null, and the summary.
+struct Found {
+  std::unique_ptr<SchedulerTalk> talk;
+  json status;
+  json summary;
+};
+
+absl::StatusOr<Found> TryToFind(const std::string& where) {
+  Found found;
+  TANDEM_ASSIGN_OR_RETURN(const std::string address, SchedulerTalk::AddressOf(where));
+  if (node::IsRefused(address)) {  // known at once; a connection would be tried for seconds
+    return absl::UnavailableError(absl::StrCat("no answer from the scheduler at ", address, ": ",
+                                               node::WhyNoAnswer(address)));
   }
-  return summary;
+  TANDEM_ASSIGN_OR_RETURN(found.talk, TalkTo(where));
+  TANDEM_ASSIGN_OR_RETURN(found.status, StatusOf(found.talk.get()));
+  return found;
 }
 
-// The scheduler of `talk` has gone. Waits for that of the next attempt, and stores it in `talk`.
-// False: the job has ended.
-bool AwaitNextAttempt(const std::string& where, std::unique_ptr<SchedulerTalk>* talk) {
-  if (SchedulerTalk::IsAddress(where)) return false;
+// Finds the scheduler of the run. Between two attempts (cluster.max_restarts) there is none, or the
+// summary of a failed attempt: `tandem run` holds the folder then. Waits for the next attempt, or
+// for the end of the run, at which `tandem run` adds "exit" to the summary and leaves the folder.
+absl::StatusOr<Found> Find(const char* program, const std::string& where) {
   const absl::Time begin = MonotonicNow();
-  while (MonotonicNow() < begin + kEnds) {
+  for (bool said = false;;) {
+    const bool held = !SchedulerTalk::IsAddress(where) && OutputFolder::IsHeld(where);
+    if (json summary = SummaryOf(where); !summary.is_null()) {
+      if (!held || summary.contains("exit")) return Found{nullptr, nullptr, std::move(summary)};
+    }
+    absl::StatusOr<Found> found = TryToFind(where);
+    const bool absent = absl::IsUnavailable(found.status()) || absl::IsNotFound(found.status());
+    const absl::Time now = MonotonicNow();
+    if (!absent || !held || now - begin > kNextAttempt) return found;
+    if (now - begin > kSayAfter && !std::exchange(said, true)) {
+      std::fprintf(stderr, "%s: %s: waits for the next attempt of the run\n", program,
+                   where.c_str());
+    }
     absl::SleepFor(kLookAgain);
-    // If another attempt follows, `tandem run` soon removes the summary of the failed one. At the
-    // end of the run it adds "exit" to the summary.
-    const json summary = SummaryOf(where);
-    const bool over = summary.contains("exit") || MonotonicNow() > begin + kSummaryStays;
-    if (!summary.is_null() && over) return false;
-    absl::StatusOr<std::unique_ptr<SchedulerTalk>> next = TalkTo(where);
-    if (!next.ok() || !StatusOf(next->get()).ok()) continue;
-    *talk = *std::move(next);
-    return true;
   }
-  return false;
 }
 
 void AddWhere(CLI::App* command, std::string* where) {
   command
       ->add_option("where", *where,
                    "The --out folder of a run, or the address of its scheduler, tcp://HOST:PORT")
+      ->check([](const std::string& text) {
+        return SchedulerTalk::IsAddress(text) ? node::CheckAddress(text) : "";
+      })
       ->required();
 }
 
@@ -170,30 +188,29 @@ void AddStatus(CLI::App* app, StatusFlags* flags) {
 
 int StatusCommand(const StatusFlags& flags) {
   constexpr char kProgram[] = "tandem status";
-  json summary = SummaryOf(flags.where);
-  if (!summary.is_null()) return ShowEnd(flags, std::move(summary));
-  absl::StatusOr<std::unique_ptr<SchedulerTalk>> talk = TalkTo(flags.where);
-  if (!talk.ok()) return Refuse(kProgram, flags.where, talk.status());
-  const bool live = !flags.once && !flags.json && isatty(STDOUT_FILENO) != 0;
-  for (bool first = true;; first = false) {
-    const absl::StatusOr<json> status = StatusOf(talk->get());
-    if (!status.ok()) {
-      if (first || !(*talk)->gone()) return Refuse(kProgram, flags.where, status.status());
-      if (AwaitNextAttempt(flags.where, &*talk)) continue;
-      break;
-    }
-    if (flags.json) Print({scheduler::PrettyPrint(*status)});
+  absl::StatusOr<Found> found = Find(kProgram, flags.where);
+  if (!found.ok()) return Refuse(kProgram, flags.where, found.status());
+  const bool live = !flags.once && !flags.json && CanRewriteLines();
+  if (live && found->talk != nullptr) std::printf("\x1b[2J");
+  while (found->talk != nullptr) {
+    if (flags.json) Print({scheduler::PrettyPrint(found->status)});
     if (flags.json) return node::kExitOk;
-    if (!live) Print(StatusLines(*status));
+    if (!live) Print(StatusLines(found->status));
     if (!live) return node::kExitOk;
-    if (first) std::printf("\x1b[2J");
-    Redraw(StatusLines(*status));
+    Redraw(StatusLines(found->status));
     absl::SleepFor(kRefresh);
+    absl::StatusOr<json> status = StatusOf(found->talk.get());
+    if (status.ok()) {
+      found->status = *std::move(status);
+      continue;
+    }
+    if (!found->talk->gone()) return Refuse(kProgram, flags.where, status.status());
+    found = Find(kProgram, flags.where);
+    if (found.ok()) continue;
+    std::printf("the job has ended\n");
+    return node::kExitOk;
   }
-  summary = AwaitSummary(flags.where);
-  if (!summary.is_null()) return ShowEnd(flags, std::move(summary));
-  std::printf("the job has ended\n");
-  return node::kExitOk;
+  return ShowEnd(flags, std::move(found->summary));
 }
 
 void AddCheckpointAndStop(CLI::App* app, AskFlags* checkpoint, AskFlags* stop) {
@@ -204,51 +221,78 @@ void AddCheckpointAndStop(CLI::App* app, AskFlags* checkpoint, AskFlags* stop) {
   end->add_flag("--now", stop->now, "End at once, without a checkpoint");
 }
 
+// Asks for a checkpoint when the job trains, and waits until it is written. Returns its status.
+absl::StatusOr<json> WriteCheckpoint(Found* found) {
+  for (;;) {
+    const std::string state = found->status.value("state", "");
+    if (state != "registering" && state != "starting" && state != "failing") break;
+    absl::SleepFor(kLookAgain);
+    TANDEM_ASSIGN_OR_RETURN(found->status, StatusOf(found->talk.get()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const UserAnswer answer, found->talk->Ask(UserRequest::CHECKPOINT));
+  for (;;) {
+    absl::SleepFor(kLookAgain);
+    TANDEM_ASSIGN_OR_RETURN(const json status, StatusOf(found->talk.get()));
+    json checkpoint = status.value("checkpoint", json::object());
+    if (checkpoint.value("ended", int64_t{0}) >= answer.checkpoints()) return checkpoint;
+  }
+}
+
 int CheckpointCommand(const AskFlags& flags) {
   constexpr char kProgram[] = "tandem checkpoint";
-  if (!SummaryOf(flags.where).is_null()) {
-    return node::Finish(
-        kProgram, absl::FailedPreconditionError(absl::StrCat(flags.where, ": the job has ended")));
-  }
-  absl::StatusOr<std::unique_ptr<SchedulerTalk>> talk = TalkTo(flags.where);
-  if (!talk.ok()) return Refuse(kProgram, flags.where, talk.status());
-  const absl::StatusOr<UserAnswer> answer = (*talk)->Ask(UserRequest::CHECKPOINT);
-  if (!answer.ok()) return Refuse(kProgram, flags.where, answer.status());
   for (;;) {
-    const absl::StatusOr<json> status = StatusOf(talk->get());
-    if (!status.ok()) return Refuse(kProgram, flags.where, status.status());
-    const json checkpoint = status->value("checkpoint", json::object());
-    if (checkpoint.value("ended", int64_t{0}) >= answer->checkpoints()) {
-      const std::string failure = checkpoint.value("failure", "");
-      if (!failure.empty()) return node::Finish(kProgram, absl::AbortedError(failure));
-      std::printf("checkpoint of step %s in %s\n",
-                  WithCommas(checkpoint.value("step", int64_t{0})).c_str(),
-                  checkpoint.value("folder", "").c_str());
-      return node::kExitOk;
+    absl::StatusOr<Found> found = Find(kProgram, flags.where);
+    if (!found.ok()) return Refuse(kProgram, flags.where, found.status());
+    if (found->talk == nullptr) {
+      return node::Finish(kProgram, absl::FailedPreconditionError(
+                                        absl::StrCat(flags.where, ": the job has ended")));
     }
-    absl::SleepFor(kLookAgain);
+    SchedulerTalk* const talk = found->talk.get();
+    const absl::StatusOr<json> checkpoint = WriteCheckpoint(&*found);
+    // The attempt has ended, and another one may follow.
+    if (!checkpoint.ok() && talk->gone() && !SchedulerTalk::IsAddress(flags.where)) continue;
+    if (!checkpoint.ok()) return Refuse(kProgram, flags.where, checkpoint.status());
+    const std::string failure = checkpoint->value("failure", "");
+    if (!failure.empty()) return node::Finish(kProgram, absl::AbortedError(failure));
+    std::printf("checkpoint of step %s in %s\n",
+                WithCommas(checkpoint->value("step", int64_t{0})).c_str(),
+                checkpoint->value("folder", "").c_str());
+    return node::kExitOk;
   }
 }
 
 int StopCommand(const AskFlags& flags) {
   constexpr char kProgram[] = "tandem stop";
-  if (!SummaryOf(flags.where).is_null()) {
-    return node::Finish(kProgram, absl::FailedPreconditionError(
-                                      absl::StrCat(flags.where, ": the job has ended already")));
+  const bool by_address = SchedulerTalk::IsAddress(flags.where);
+  for (bool asked = false;;) {
+    const absl::StatusOr<Found> found = Find(kProgram, flags.where);
+    if (!found.ok() && !asked) return Refuse(kProgram, flags.where, found.status());
+    if (!asked && found->talk == nullptr) {
+      return node::Finish(kProgram, absl::FailedPreconditionError(
+                                        absl::StrCat(flags.where, ": the job has ended already")));
+    }
+    if (!found.ok() || found->talk == nullptr) {
+      Print({found.ok() ? EndedLines(found->summary).front() : "the job has ended"});
+      return node::kExitOk;
+    }
+    SchedulerTalk* const talk = found->talk.get();
+    const absl::StatusOr<UserAnswer> answer =
+        talk->Ask(flags.now ? UserRequest::ABORT : UserRequest::END);
+    // FAILED_PRECONDITION: the attempt ends already. Another one may follow.
+    const bool ends = absl::IsFailedPrecondition(answer.status()) || talk->gone();
+    if (!answer.ok() && (by_address || !ends)) {
+      return Refuse(kProgram, flags.where, answer.status());
+    }
+    if (answer.ok()) Print({answer->text()});
+    asked |= answer.ok();
+    if (!AwaitEnd(talk)) {
+      return node::Finish(kProgram,
+                          absl::UnavailableError("the scheduler does not answer any more"));
+    }
+    if (!by_address) continue;
+    Print({"the job has ended"});
+    return node::kExitOk;
   }
-  absl::StatusOr<std::unique_ptr<SchedulerTalk>> talk = TalkTo(flags.where);
-  if (!talk.ok()) return Refuse(kProgram, flags.where, talk.status());
-  const absl::StatusOr<UserAnswer> answer =
-      (*talk)->Ask(flags.now ? UserRequest::ABORT : UserRequest::END);
-  if (!answer.ok()) return Refuse(kProgram, flags.where, answer.status());
-  std::printf("%s\n", answer->text().c_str());
-  std::fflush(stdout);
-  if (!AwaitEnd(talk->get())) {
-    return node::Finish(kProgram, absl::UnavailableError("the scheduler does not answer any more"));
-  }
-  const json summary = AwaitSummary(flags.where);
-  Print({summary.is_null() ? "the job has ended" : EndedLines(summary).front()});
-  return node::kExitOk;
 }
 
 }  // namespace tandem::cli

@@ -86,20 +86,22 @@ void AddShards(const json& status, std::vector<std::string>* lines) {
   if (rows.size() > 1) AddColumns(rows, "lrrr", lines);
 }
 
-// `staleness`: where the distribution of a table's version staleness is.
+// `staleness`: where the distributions of a table's version staleness and clock gap are.
 void AddTables(const json& tables, const json& policy, const json& staleness,
                std::vector<std::string>* lines) {
-  std::vector<Row> rows = {
-      {"TABLE", "POLICY", "ROWS", "MEMORY", "UPDATES", "DROPPED", "STALENESS", "MAX"}};
+  std::vector<Row> rows = {{"TABLE", "POLICY", "ROWS", "MEMORY", "UPDATES", "DROPPED",
+                            "VERSION STALENESS", "MAX", "CLOCK GAP"}};
   for (const auto& [name, table] : tables.items()) {
     const json& updates = MemberOf(table, "updates");
-    const json& stale = MemberOf(MemberOf(staleness, name.c_str()), "version_staleness");
+    const json& measured = MemberOf(staleness, name.c_str());
+    const json& stale = MemberOf(measured, "version_staleness");
     rows.push_back({name, TextOf(policy, name.c_str()), CountOf(table, "rows"),
                     BytesText(NumberOf(table, "memory_bytes")), CountOf(updates, "arrived"),
                     CountOf(updates, "dropped"), absl::StrFormat("%.2f", NumberOf(stale, "mean")),
-                    absl::StrFormat("%.0f", NumberOf(stale, "max"))});
+                    absl::StrFormat("%.0f", NumberOf(stale, "max")),
+                    absl::StrFormat("%.0f", NumberOf(MemberOf(measured, "clock_gap"), "max"))});
   }
-  if (rows.size() > 1) AddColumns(rows, "llrrrrrr", lines);
+  if (rows.size() > 1) AddColumns(rows, "llrrrrrrr", lines);
 }
 
 // For example "93.1%"; empty without a value.
@@ -138,6 +140,9 @@ std::string CheckpointLine(const json& checkpoint) {
   const double period = NumberOf(checkpoint, "period_seconds");
   if (period > 0) absl::StrAppend(&line, ", one every ", ClockTime(period));
   if (checkpoint.value("writing", false)) absl::StrAppend(&line, "; one is being written");
+  if (const std::string room = RoomText(checkpoint); !room.empty()) {
+    absl::StrAppend(&line, "; ", room);
+  }
   absl::StrAppend(&line, "; in ", TextOf(checkpoint, "folder"));
   const std::string failure = TextOf(checkpoint, "failure");
   if (!failure.empty()) absl::StrAppend(&line, "; the last one failed: ", failure);
@@ -151,6 +156,16 @@ std::string EvaluationLine(const json& eval) {
 }
 
 }  // namespace
+
+std::string RoomText(const json& checkpoint) {
+  const json& room = MemberOf(checkpoint, "waits_for_room");
+  if (room.empty()) return "";
+  const bool known = NumberOf(room, "missing_bytes") > 0;
+  return absl::StrCat(
+      "NO ROOM for one for ", ClockTime(NumberOf(room, "seconds")),
+      known ? absl::StrCat(", ", CountOf(room, "missing_bytes"), " bytes missing") : "",
+      "; hint: free space, or tandem stop --now to end without it");
+}
 
 std::vector<std::string> StatusLines(const json& status) {
   const json& progress = MemberOf(status, "progress");
@@ -196,8 +211,9 @@ std::vector<std::string> EndedLines(const json& summary) {
     const json& stopped = summary["stopped"];
     absl::StrAppend(
         &first, ", ",
-        stopped.contains("failure")
-            ? absl::StrCat("no checkpoint: ", TextOf(stopped, "failure"))
+        stopped.contains("failure") ? absl::StrCat("no checkpoint: ", TextOf(stopped, "failure"))
+        : NumberOf(stopped, "checkpointed_step") < 0
+            ? "there is no checkpoint"
             : absl::StrCat("checkpoint at step ", CountOf(stopped, "checkpointed_step")));
   }
   std::vector<std::string> lines = {first};
@@ -205,16 +221,18 @@ std::vector<std::string> EndedLines(const json& summary) {
     lines.push_back(absl::StrCat("from ", TextOf(summary, "started"), " to ",
                                  TextOf(summary, "ended"), " on ", TextOf(summary, "host")));
   }
-  lines.push_back(absl::StrCat(CountOf(summary, "samples"), " samples, step ",
-                               CountOf(summary, "steps"), " in ",
-                               absl::StrFormat("%.1f", NumberOf(summary, "seconds")), " s | ",
-                               CountOf(summary, "samples_per_second"), " samples/s"));
+  lines.push_back(absl::StrCat(CountOf(summary, "samples"), " samples, ", CountOf(summary, "steps"),
+                               " steps in ", absl::StrFormat("%.1f", NumberOf(summary, "seconds")),
+                               " s | ", CountOf(summary, "samples_per_second"), " samples/s"));
   if (summary.contains("training_loss")) {
     absl::StrAppend(&lines.back(),
                     absl::StrFormat(" | training loss %.4f", NumberOf(summary, "training_loss")));
   }
   const std::string evaluation = EvaluationLine(MemberOf(summary, "eval"));
   if (!evaluation.empty()) lines.push_back(evaluation);
+  if (const size_t restarts = MemberOf(summary, "restarts").size(); restarts > 0) {
+    lines.push_back(absl::StrCat("restarts: ", restarts));
+  }
   lines.emplace_back();
   AddTables(MemberOf(summary, "tables"), MemberOf(summary, "policy"),
             MemberOf(summary, "staleness"), &lines);

@@ -15,6 +15,10 @@ namespace tandem::cli {
 // terminal.
 std::vector<std::string> StatusLines(const nlohmann::json& status);
 
+// The wait for room on the disk, and the ways out, from the member `checkpoint` of that JSON.
+// Empty: no checkpoint waits.
+std::string RoomText(const nlohmann::json& checkpoint);
+
 // The lines for a run that has ended, from its summary.json.
 std::vector<std::string> EndedLines(const nlohmann::json& summary);
 

@@ -21,13 +21,14 @@ constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
 // Keeps the first cause. A process that a signal has killed is the cause, even if the scheduler
 // names another one. In all other cases the scheduler knows the cause best.
 void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::string& reason,
-                          bool comes_again, int64_t step) {
+                          bool comes_again, int64_t step, bool no_room) {
   give_up_ = std::min(give_up_, now + kStopGrace);
   if (!failure_.empty()) return;
   failure_ = absl::StrCat(node, ": ", reason);
   blamed_ = node;
   blamed_for_ = reason;
   comes_again_ = comes_again;
+  no_room_ = no_room;
   failed_step_ = step;
   const auto quiet = quiet_exits_.find(node);
   if (!first_exit_.has_value() && quiet != quiet_exits_.end() && KnowsBetter(quiet->second)) {
@@ -112,6 +113,7 @@ AttemptFailure Supervisor::Failure() const {
   failure.error = blamed_for_;
   failure.step = failed_step_;
   failure.comes_again = comes_again_;
+  failure.no_room = no_room_;
   failure.began = started_;
   failure.ending = ending_;
   // The first process of a renewed role could read its input.

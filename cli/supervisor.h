@@ -42,8 +42,9 @@ class Supervisor {
   // Messages of the scheduler: all roles know the view; the job fails; the job has ended well.
   void OnStarted() { started_ = true; }
   // `comes_again`: scheduler::ComesAgain. `step`: at which a worker has failed; -1: not known.
+  // `no_room`: a disk is full.
   void OnFailed(absl::Time now, const std::string& node, const std::string& reason,
-                bool comes_again = false, int64_t step = -1);
+                bool comes_again = false, int64_t step = -1, bool no_room = false);
   void OnFinished(absl::Time now);
   // The job has come to its end, or a user has asked for it; "finished" or "failed" follows.
   void OnEnding() { ending_ = true; }
@@ -106,6 +107,7 @@ class Supervisor {
   std::string failure_;
   std::string blamed_, blamed_for_;  // the node that the scheduler names, and why
   bool comes_again_ = false;         // ... as OnFailed says
+  bool no_room_ = false;             // ... likewise
   bool ending_ = false;
   int64_t failed_step_ = -1;
   std::optional<Children::Exit> first_exit_;           // before the job ended or failed

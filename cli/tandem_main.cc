@@ -1,6 +1,7 @@
 // tandem: the command line of the project. Each subcommand has its own file.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/exhaustion.h"
 #include "base/file.h"
 #include "base/process.h"
@@ -102,8 +104,7 @@ std::string Version() {
 
 void AddRun(CLI::App* app, RunFlags* flags) {
   CLI::App* run = app->add_subcommand("run", "Train: start a local cluster for a job");
-  run->add_option("job", flags->job, "Job file (protobuf text), e.g. configs/quickstart.textproto")
-      ->required();
+  AddJobFile(run, "Job file (protobuf text), e.g. configs/quickstart.textproto", flags);
   node::AddSetFlag(run, &flags->set);
   node::AddOutFlags(
       run, "Folder for summary.json, metrics.jsonl, model/ and logs/; without: out/NAME-TIME",
@@ -313,7 +314,16 @@ int Main(int argc, char** argv) {
   if (!NamesCommand(app, argc, argv, &code)) return code;
   // `simulate` goes before ParseFlags, because it parses its flags itself (ParseSimulate).
   if (argv[1] == std::string("simulate")) return SimulateCommand(argc, argv);
-  if (!node::ParseFlags(&app, argc, argv, &code)) return Printed(code);
+  // Cut off the flags of a script. Without a job file, CLI11 would take the first one for it.
+  char** const script_flags = std::find_if(
+      argv, argv + argc, [](const char* word) { return word == absl::string_view("--"); });
+  const bool runs = argv[1] == absl::string_view("run") || argv[1] == absl::string_view("agent");
+  const int words = runs ? static_cast<int>(script_flags - argv) : argc;
+  if (!node::ParseFlags(&app, words, argv, &code)) return Printed(code);
+  for (int i = words + 1; i < argc; ++i) {
+    run.script_flags.emplace_back(argv[i]);
+    agent.run.script_flags.emplace_back(argv[i]);
+  }
   // The dump goes before bench, because it is a subcommand of bench.
   if (dump->parsed()) return Printed(CollectivesDump(dump_folder));
   if (app.got_subcommand("bench")) return Printed(bench.Run());

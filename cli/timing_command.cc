@@ -1,7 +1,5 @@
 #include "cli/timing_command.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cstdio>
 
@@ -14,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "node/role_options.h"
@@ -145,7 +144,7 @@ int SimulateTiming(const SimulateFlags& flags, const job::ResolvedJob& plan,
     node::Finish("tandem simulate", ready);
     return node::kExitBadInput;
   }
-  ProgressView view(stdout, isatty(STDOUT_FILENO) != 0);
+  ProgressView view(stdout, CanRewriteLines());
   const absl::Status run = Run(flags, plan, live, &view);
   if (absl::IsCancelled(run)) {
     node::Finish("tandem simulate", absl::AbortedError("stopped by a signal"));

@@ -19,17 +19,14 @@
 namespace tandem::cli {
 namespace {
 
-// The model of models/ that the job names. Workers of one host take its GPUs in turn.
+// The model of models/ that the job names.
 absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(const job::ResolvedJob& plan,
                                                                   const models::ModelInputs& inputs,
-                                                                  int rank, int rank_on_host) {
+                                                                  int gpu) {
   const int threads = plan.job.cluster().threads_per_worker();
   if (plan.job.dense().device() != Dense::CUDA) {
     return models::NewDenseModel(plan.job.model(), inputs, threads);
   }
-  const int gpus = models::CudaDevices();
-  const int gpu = gpus == 0 ? 0 : rank_on_host % gpus;
-  node::Log("worker", rank).Info(absl::StrCat("computes on GPU ", gpu, " of ", gpus));
   return models::NewDenseModel(plan.job.model(), inputs, threads, models::ModelDevice::kCuda, gpu);
 }
 
@@ -88,11 +85,10 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.paths = std::make_shared<transport::PathLog>();
   options.member = node::MemberOf(flags, plan->serving(), options.paths);
-  options.make_runner = [&](const job::ResolvedJob& job, int rank, int rank_on_host,
+  options.make_runner = [&](const job::ResolvedJob& job, int rank, int gpu,
                             std::shared_ptr<const server::CheckpointReader> saved) {
-    const auto model = [rank, rank_on_host](const job::ResolvedJob& of,
-                                            const models::ModelInputs& inputs) {
-      return cli::CompiledModel(of, inputs, rank, rank_on_host);
+    const auto model = [gpu](const job::ResolvedJob& of, const models::ModelInputs& inputs) {
+      return cli::CompiledModel(of, inputs, gpu);
     };
     return worker::StepRunner::New(job, rank, std::move(saved), model, scores);
   };

@@ -186,10 +186,16 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
   const StoreRequest& request = call.request;
   const size_t width = RowFloats(plan_.tables[request.table]);
   const bool rows = !IsStoreWrite(piece.action) && e.rows > 0;
+  if (e.range == piece.range && e.status == SliceStatus::kOverBudget) {
+    return absl::UnavailableError(absl::StrCat(piece.to.DebugString(), " takes no writes of table ",
+                                               plan_.tables[request.table].name,
+                                               " now: ", TextOf(frame.keys())));
+  }
   if (e.range == piece.range && e.status == SliceStatus::kRefused) {
+    const std::string why = TextOf(frame.keys());
     return absl::InvalidArgumentError(absl::StrCat(
         piece.to.DebugString(), " refuses rows of table ", plan_.tables[request.table].name, ": ",
-        TextOf(frame.keys()), "; hint: do all programs and servers use the same job file?"));
+        why, "; hint: do all programs and servers use the same job file?"));
   }
   if (frame.entry_count != 1 || e.range != piece.range || e.status != SliceStatus::kOk ||
       frame.header.flags != static_cast<uint8_t>(piece.action) ||

@@ -75,11 +75,25 @@ march_option() {
   done
 }
 
+# Refuses a build folder that was configured for another source folder, for example one that was
+# copied together with the tree. Ninja would compile the other sources there.
+check_build_folder() {
+  local home
+  home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$1/CMakeCache.txt" 2>/dev/null) || return 0
+  [[ -z $home || $home -ef . ]] && return 0
+  say "$1: this build folder compiles $home, not $PWD; hint: rm -r $1"
+  return 1
+}
+
+# usage SCRIPT: prints the comment at its beginning.
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$1"; }
+
 # configure DIR OPTION... runs CMake, quietly unless it fails. Several sources are compiled at a
 # time (unity builds). docs/HACKING.md describes a folder for editing that compiles them one by one.
 configure() {
   local dir=$1 march log
   shift
+  check_build_folder "$dir" || return 1
   march=$(march_option)
   mkdir -p "$dir"
   log=$dir/configure.log

@@ -286,7 +286,7 @@ void AsyncGroup::Run() {
   absl::MutexLock lock(&mutex_);
   watch_ = nullptr;
   for (auto& [ticket, outcome] : outcomes_) {
-    if (!std::exchange(outcome.ended, true)) outcome.status = failure_;
+    if (!std::exchange(outcome->ended, true)) outcome->status = failure_;
   }
   changed_.SignalAll();
 }
@@ -296,7 +296,7 @@ void AsyncGroup::Run() {
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::NewTicket() {
   TANDEM_RETURN_IF_ERROR(failure_);
   if (!connected_) return absl::FailedPreconditionError("the group is not connected yet");
-  outcomes_.emplace(next_, Outcome());
+  outcomes_.emplace(next_, std::make_shared<Outcome>());
   return next_++;
 }
 
@@ -356,18 +356,20 @@ absl::StatusOr<bool> AsyncGroup::Wait(Ticket ticket, absl::Time at_most, int* fr
   TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   const auto it = outcomes_.find(ticket);
-  if (it == outcomes_.end()) {
+  if (it == outcomes_.end() || it->second->forgotten) {
     return absl::InvalidArgumentError(
         absl::StrCat("operation ", ticket,
-                     " is unknown: it never began, or somebody has waited for it already"));
+                     " is unknown: it never began, was forgotten, or somebody has waited for it "
+                     "already"));
   }
-  while (!it->second.ended) {
-    if (changed_.WaitUntil(&mutex_, at_most) && !it->second.ended) return false;
+  // Other threads may wait for the operation too, or forget it. The outcome stays for all of them.
+  const std::shared_ptr<Outcome> outcome = it->second;
+  while (!outcome->ended) {
+    if (changed_.WaitUntil(&mutex_, at_most) && !outcome->ended) return false;
   }
-  const Outcome outcome = std::move(it->second);
-  outcomes_.erase(it);
-  TANDEM_RETURN_IF_ERROR(outcome.status);
-  if (from != nullptr) *from = outcome.from;
+  outcomes_.erase(ticket);
+  TANDEM_RETURN_IF_ERROR(outcome->status);
+  if (from != nullptr) *from = outcome->from;
   return true;
 }
 
@@ -376,20 +378,18 @@ void AsyncGroup::Forget(Ticket ticket) {
   absl::MutexLock lock(&mutex_);
   const auto it = outcomes_.find(ticket);
   if (it == outcomes_.end()) return;
-  it->second.forgotten = true;
-  if (it->second.ended) outcomes_.erase(it);
+  it->second->forgotten = true;
+  if (it->second->ended) outcomes_.erase(it);
 }
 
 void AsyncGroup::End(Ticket ticket, const absl::Status& status, int from) {
   const auto it = outcomes_.find(ticket);
   if (it == outcomes_.end()) return;
-  if (it->second.forgotten) {
-    outcomes_.erase(it);
-    return;
-  }
-  it->second.ended = true;
-  it->second.status = status;
-  it->second.from = from;
+  Outcome& outcome = *it->second;
+  outcome.ended = true;
+  outcome.status = status;
+  outcome.from = from;
+  if (outcome.forgotten) outcomes_.erase(it);  // threads that wait for it still have it
   changed_.SignalAll();
 }
 

@@ -50,7 +50,7 @@ struct AsyncGroupOptions {
 
 class AsyncGroup {
  public:
-  // Identifies one operation, which may be waited for once. Tickets count from 1.
+  // Identifies one operation until somebody has waited for it. Tickets count from 1.
   using Ticket = int64_t;
 
   // INVALID_ARGUMENT: the rank, the number of ranks or the host is invalid.
@@ -86,14 +86,16 @@ class AsyncGroup {
                                  absl::Duration deadline, uint16_t elements = 0);
   // Waits until the operation ends, at most until `at_most`. Returns false if the operation has not
   // ended yet, true if it has ended well; `*from` (may be null) is the rank whose message a receive
-  // got. Once the operation has ended, well or with an error, its ticket is gone.
+  // got. Once the operation has ended, well or with an error, its ticket is gone. Several threads
+  // that wait for the operation all get its result.
   //
   // An error says how the operation failed. UNAVAILABLE names the lost rank (errors.h). An error of
   // a collective, or the loss of a rank, ends the whole group: every later operation returns the
   // same error. A receive that reaches its deadline fails alone, and so does a send of which no
   // byte has left.
   absl::StatusOr<bool> Wait(Ticket ticket, absl::Time at_most, int* from = nullptr);
-  // Gives the ticket up: nobody will wait for the operation.
+  // Gives the ticket up: nobody will begin to wait for the operation. A thread that waits for it
+  // already gets its result.
   void Forget(Ticket ticket);
 
   // Says goodbye to the other ranks and ends the threads. Operations that have not ended become
@@ -165,7 +167,7 @@ class AsyncGroup {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);  // by rank: has the rank closed the group?
   Ticket next_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<Ticket, Outcome> outcomes_ ABSL_GUARDED_BY(mutex_);
+  std::map<Ticket, std::shared_ptr<Outcome>> outcomes_ ABSL_GUARDED_BY(mutex_);
   std::deque<Queued> queued_ ABSL_GUARDED_BY(mutex_);
   std::vector<Posted> posted_ ABSL_GUARDED_BY(mutex_);
   Watch* watch_ ABSL_GUARDED_BY(mutex_) = nullptr;  // while the group's thread runs

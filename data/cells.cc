@@ -7,13 +7,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace tandem::data {
 
@@ -196,41 +196,16 @@ bool ParseUnsigned(absl::string_view text, uint64_t* value) { return ParseWhole(
 
 float LogTransform(float x) { return std::copysign(std::log1p(std::fabs(x)), x); }
 
-namespace {
-
-// The length in bytes of the character that `text` begins with; 0 if it is not well formed.
-size_t Utf8Length(absl::string_view text) {
-  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  if (length > text.size() || (first >= 0x80 && first < 0xc2) || first > 0xf4) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  if (length == 1) return 1;
-  const unsigned char second = byte(1);
-  if (first == 0xe0 && second < 0xa0) return 0;  // written longer than it needs to be
-  if (first == 0xed && second > 0x9f) return 0;  // half of a UTF-16 pair
-  if (first == 0xf0 && second < 0x90) return 0;
-  if (first == 0xf4 && second > 0x8f) return 0;  // beyond the last character
-  return length;
-}
-
-}  // namespace
-
-bool IsUtf8(absl::string_view text) {
-  while (!text.empty()) {
-    const size_t length = Utf8Length(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
 std::string Quote(absl::string_view text) {
   constexpr size_t kShown = 40;
-  return absl::StrCat("'", absl::CHexEscape(text.substr(0, kShown)),
-                      text.size() > kShown ? "...'" : "'");
+  std::string shown;
+  while (!text.empty()) {
+    const absl::string_view character = text.substr(0, CharacterAt(text));
+    if (shown.size() + character.size() > kShown) break;
+    absl::StrAppend(&shown, EscapeInvisible(character));
+    text.remove_prefix(character.size());
+  }
+  return absl::StrCat("'", shown, text.empty() ? "'" : "...'");
 }
 
 FieldHash::FieldHash(absl::string_view field)

@@ -46,10 +46,8 @@ bool IsBeyondFloat(absl::string_view text);
 // sign(x) log(1 + |x|).
 float LogTransform(float x);
 
-// Whether the bytes are well-formed UTF-8 (RFC 3629).
-bool IsUtf8(absl::string_view text);
-
-// 'text' with unprintable bytes escaped, cut to 40 bytes: safe in a one-line message.
+// 'text', cut to 40 bytes, safe in a one-line message: bytes that are no UTF-8 and characters that
+// cannot be seen are escaped.
 std::string Quote(absl::string_view text);
 
 // The name of the key function, which checkpoints store. Change it whenever a cell would get

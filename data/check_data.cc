@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "data/batch_source.h"
 #include "data/cells.h"
 #include "data/files.h"
@@ -111,8 +112,19 @@ class PartObserver {
     }
   }
 
+  void SeeBad(const absl::Status& bad) {
+    if (first_bad_.empty()) first_bad_ = std::string(bad.message());
+  }
+
   const std::string& name() const { return name_; }
   int64_t rows() const { return rows_; }
+
+  // Refuses a part of which all rows are bad.
+  absl::Status CheckGoodRows() const {
+    if (rows_ > 0 || first_bad_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": all rows are bad, expected a good one; the first: ", first_bad_));
+  }
 
   void WarnOfLabels(std::vector<std::string>* warnings) const {
     if (rows() < 2 || data_.score_only() || (labels_[0] > 0 && labels_[1] > 0)) return;
@@ -160,6 +172,7 @@ class PartObserver {
     double most = 0;  // largest magnitude
   };
   const std::string name_;
+  std::string first_bad_;  // its message; empty: none
   const Data& data_;
   const DataShape& shape_;
   int64_t rows_ = 0;
@@ -310,7 +323,8 @@ class DataCheck {
   absl::Status ReadOwnFiles(const NameList& names, const NameList& files, PartObserver* part) {
     if (names.empty()) return absl::OkStatus();
     TANDEM_RETURN_IF_ERROR(ReadFiles(names, files, kNoEnd, [part](const RowAt&) { return part; }));
-    if (part->rows() > 0 || !bad_rows_.texts().empty()) return absl::OkStatus();
+    if (part->rows() > 0) return absl::OkStatus();
+    TANDEM_RETURN_IF_ERROR(part->CheckGoodRows());
     return absl::InvalidArgumentError(
         absl::StrCat(part->name(), ": there is no row in these files; hint: leave it out"));
   }
@@ -365,6 +379,7 @@ class DataCheck {
       left -= static_cast<int64_t>(line.size()) + 1;
       if (const absl::Status parsed = file->Parse(line, &row_); !parsed.ok()) {
         TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
+        observer->SeeBad(parsed);
         continue;
       }
       See(observer);
@@ -423,6 +438,9 @@ class DataCheck {
   }
 
   absl::Status CheckCounts(const RowParts& parts) {
+    for (const PartObserver* part : {&train_, &validation_, &test_}) {
+      TANDEM_RETURN_IF_ERROR(part->CheckGoodRows());
+    }
     const double fraction = plan_.job.data().validation().fraction();
     if (fraction > 0 && (train_.rows() == 0 || validation_.rows() == 0)) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -38,9 +38,12 @@ class AtomicFile {
     const OutputPlace place = FindOutput(path);
     const std::string temporary =
         place.replaced ? absl::StrCat(place.path, ".tmp", getpid()) : place.path;
+    if (place.replaced) unlink(temporary.c_str());  // a crash can have left one
     errno = 0;
-    // Mode "T": zlib writes plain files, too.
-    gzFile file = gzopen(temporary.c_str(), absl::EndsWith(path, ".gz") ? "wbe1" : "wbeT");
+    // Mode "T": zlib writes plain files, too. Mode "x": never through a link of another user.
+    const std::string mode =
+        absl::StrCat(absl::EndsWith(path, ".gz") ? "wbe1" : "wbeT", place.replaced ? "x" : "");
+    gzFile file = gzopen(temporary.c_str(), mode.c_str());
     if (file == nullptr) return FileError("create", path);
     gzbuffer(file, 1 << 18);
     return std::unique_ptr<AtomicFile>(new AtomicFile(place.path, temporary, file));

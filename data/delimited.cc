@@ -95,6 +95,18 @@ bool HasThousands(absl::string_view text) {
          HasThousandCommas(absl::StrReplaceAll(text, {{",", "."}, {".", ","}}));
 }
 
+// Whether digits are on both sides of a sign, as in dates and times.
+bool HasDateSign(absl::string_view text) {
+  const auto digit = [text](size_t at) {
+    return at < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[at]));
+  };
+  size_t at = text.find_first_of("-/:");
+  while (at != absl::string_view::npos && !(at > 0 && digit(at - 1) && digit(at + 1))) {
+    at = text.find_first_of("-/:", at + 1);
+  }
+  return at != absl::string_view::npos;
+}
+
 LabelMap DelimitedLabels(Columns columns) {
   job::FillLabels(&columns);
   const auto texts = [](const auto& list) { return Texts(list.begin(), list.end()); };
@@ -345,15 +357,22 @@ class DelimitedParser final : public RowParser {
     const absl::string_view cell = cells_[label_.at];
     if (labels_optional_ && labels_.IsMissing(Trimmed(cell))) return absl::OkStatus();
     if (labels_.Read(cell, &row->label)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
-                     labels_.Expected(), "; hint: ",
-                     !Trimmed(cell).empty() && Trimmed(cell).size() < cell.size()
-                         ? "data.columns.trim: true takes the blanks off"
-                     : MayBeHeader(cell) ? kHeaderHint
-                     : columns_.header() && cell == label_.name
-                         ? "the names of the columns are there again; were files put together?"
-                         : labels_.Hint(Trimmed(cell))));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
+        labels_.Expected(), "; hint: ",
+        !Trimmed(cell).empty() && Trimmed(cell).size() < cell.size()
+            ? "data.columns.trim: true takes the blanks off"
+        : MayBeHeader(cell) ? kHeaderHint
+        : IsHeaderAgain()   ? "this line repeats the header; remove it (were files put together?)"
+                            : labels_.Hint(Trimmed(cell))));
+  }
+
+  // Whether each cell that the job reads is the name of its column.
+  bool IsHeaderAgain() const {
+    const auto names_itself = [this](const ColumnPlace& c) { return cells_[c.at] == c.name; };
+    return columns_.header() && names_itself(label_) &&
+           std::all_of(numeric_.begin(), numeric_.end(), names_itself) &&
+           std::all_of(categorical_.begin(), categorical_.end(), names_itself);
   }
 
   // Whether the row may be a header that the job does not mention.
@@ -469,7 +488,7 @@ class DelimitedParser final : public RowParser {
     if (text.size() > 2 && text.front() == '"' && text.back() == '"') {
       return "data.columns.quotes: NONE leaves quotes in the cells";
     }
-    if (text.find_first_of("-/:") != absl::string_view::npos) {
+    if (HasDateSign(text)) {
       return "date of its `column` reads dates; ids are data.columns.categorical";
     }
     return "a number stands alone, without a unit; ids are data.columns.categorical, and "

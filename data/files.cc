@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "job/row_shape.h"
@@ -204,17 +205,46 @@ FileStamp StampOf(const std::string& file) {
   return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
 }
 
+namespace {
+
+uint64_t HashOf(const FileStamp& stamp) {
+  const uint64_t written =
+      HashCombine(static_cast<uint64_t>(stamp.written_s), static_cast<uint64_t>(stamp.written_ns));
+  return HashCombine(written, stamp.inode);
+}
+
+// A hash of all bytes of a short file, and of evenly spread pieces of a longer one. Never 0.
+absl::StatusOr<uint64_t> SampleOf(const std::string& file, uint64_t bytes) {
+  constexpr uint64_t kPiece = uint64_t{16} << 10, kPieces = 64;
+  const bool all = bytes <= kPiece * kPieces;
+  uint64_t hash = 0;
+  for (uint64_t i = 0; i < (all ? 1 : kPieces); ++i) {
+    const uint64_t begin = all ? 0 : (bytes - kPiece) * i / (kPieces - 1);
+    TANDEM_ASSIGN_OR_RETURN(const std::string piece,
+                            ReadFilePart(file, begin, all ? bytes : kPiece));
+    hash = HashCombine(hash, HashName(piece));
+  }
+  return std::max<uint64_t>(hash, 1);
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
   std::vector<DataFile> files;
   for (const std::string& name : names) {
-    std::error_code error;
+    const FileStamp stamp = StampOf(name);
+    if (stamp.bytes < 0) {
+      return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", std::strerror(errno)));
+    }
     DataFile& file = files.emplace_back();
     file.set_name(std::filesystem::path(name).filename().string());
-    file.set_bytes(static_cast<int64_t>(std::filesystem::file_size(name, error)));
-    if (!error) continue;
-    return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", error.message()));
+    file.set_bytes(stamp.bytes);
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t sample,
+                            SampleOf(name, static_cast<uint64_t>(stamp.bytes)));
+    file.set_sample(sample);
+    file.set_stamp(HashOf(stamp));
   }
   return files;
 }
@@ -225,11 +255,7 @@ absl::StatusOr<uint64_t> HashTrainingFiles(const Data& data) {
   uint64_t hash = 0;
   for (const std::string& name : names) {
     const FileStamp stamp = StampOf(name);
-    for (const uint64_t part :
-         {static_cast<uint64_t>(stamp.bytes), static_cast<uint64_t>(stamp.written_s),
-          static_cast<uint64_t>(stamp.written_ns), stamp.inode}) {
-      hash = HashCombine(hash, part);
-    }
+    hash = HashCombine(HashCombine(hash, static_cast<uint64_t>(stamp.bytes)), HashOf(stamp));
   }
   return names.empty() ? 0 : std::max<uint64_t>(hash, 1);
 }
@@ -250,7 +276,8 @@ absl::Status CheckTrainingFilesUnchanged(uint64_t was, const Data& data) {
       ", with ", StampOf(*last).bytes, " bytes now; hint: train on a copy that nobody writes to"));
 }
 
-absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {
+absl::Status CheckSameFiles(const RunRecord& was, const Data& data,
+                            std::vector<std::string>* warnings) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<DataFile> is, TrainingFiles(data));
   const auto text = [](const DataFile& file) {
     return absl::StrCat(file.name(), " of ", file.bytes(), " bytes");
@@ -259,11 +286,27 @@ absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {
   for (size_t i = 0; i < std::max(is.size(), before); ++i) {
     const std::string then = i < before ? text(was.train(static_cast<int>(i))) : "nothing";
     const std::string now = i < is.size() ? text(is[i]) : "nothing";
-    if (then == now) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data.train: file ", i, " was ", then, " when the checkpoint was made, and is ", now,
-        " now; hint: a run goes on with the rows it began with; to train on others, "
-        "begin with its model: --init-from"));
+    constexpr char kHint[] =
+        "; hint: a resumed run needs its first training files; to train on other files, start a "
+        "new run with --init-from";
+    if (then != now) {
+      return absl::FailedPreconditionError(absl::StrCat("data.train: file ", i, " was ", then,
+                                                        " when the checkpoint was made, and is ",
+                                                        now, " now", kHint));
+    }
+    const DataFile& file = was.train(static_cast<int>(i));
+    if (file.sample() == 0) continue;  // of an earlier version
+    if (file.sample() != is[i].sample()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("data.train: file ", i, ", ", now,
+                       ", has other contents than when the run began", kHint));
+    }
+    if (file.stamp() != is[i].stamp() && warnings != nullptr) {
+      warnings->push_back(absl::StrCat("data.train: file ", i, ", ", now,
+                                       ", was written or copied since the run began; a sample of "
+                                       "its bytes is the same; hint: check "
+                                       "that the rows are the same"));
+    }
   }
   return absl::OkStatus();
 }

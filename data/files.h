@@ -55,7 +55,9 @@ struct FileStamp {
 };
 FileStamp StampOf(const std::string& file);
 
-// The training files of a run, for its checkpoints. None if a program brings the data.
+// The training files of a run, for its checkpoints. None if a program brings the data. Reads up to
+// 1 MiB of each file: its sample are all bytes of a file that is not longer, otherwise pieces that
+// are evenly spread over the file, the first and the last bytes among them.
 absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data);
 
 // A hash of the stamps of the training files, for other processes on this host that read the same
@@ -65,9 +67,12 @@ absl::StatusOr<uint64_t> HashTrainingFiles(const Data& data);
 // was written last. `was`: 0 if it is not known; then the files are not checked.
 absl::Status CheckTrainingFilesUnchanged(uint64_t was, const Data& data);
 
-// FAILED_PRECONDITION if a resumed run would not train on the files that it began with; the error
-// names the first file that differs. `was`: the record of the run.
-absl::Status CheckSameFiles(const RunRecord& was, const Data& data);
+// FAILED_PRECONDITION if a resumed run would not train on the files that it began with: the name,
+// the length or the sample of a file is another one. The error names the first file that differs.
+// `was`: the record of the run. `warnings` gets a line for each file that was written since, though
+// the sample is the same; null: no warnings.
+absl::Status CheckSameFiles(const RunRecord& was, const Data& data,
+                            std::vector<std::string>* warnings = nullptr);
 // Sets data->deal() to the deal of a run that is resumed. FAILED_PRECONDITION if the job names
 // another one.
 absl::Status AdoptDeal(const RunRecord& was, Data* data);

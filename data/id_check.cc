@@ -8,8 +8,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "data/batch_source.h"
 #include "data/cells.h"
 #include "data/row_data.h"
@@ -35,12 +35,24 @@ constexpr absl::string_view kLetters =
     "nnnnnnnnnoooooooorrrrrrssssssssttttttuuuuuuuuuuuuwwyyyzzzzzzs";
 static_assert(kLetters.size() == 0x180 - kFirstLetter);
 
+// The text with a space in the place of each other blank, such as a no-break space, and without
+// marks that cannot be seen.
+std::string WithPlainBlanks(absl::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const absl::string_view character = text.substr(0, CharacterAt(text));
+    text.remove_prefix(character.size());
+    const Mark mark = MarkOf(character);
+    if (mark == Mark::kBlank || character == "\t") out += ' ';
+    if (mark == Mark::kVisible && character != "\t") absl::StrAppend(&out, character);
+  }
+  return out;
+}
+
 absl::string_view Unwrapped(absl::string_view text) {
   for (size_t before = text.size() + 1; text.size() < before;) {
     before = text.size();
     text = absl::StripAsciiWhitespace(text);
-    absl::ConsumePrefix(&text, "\xc2\xa0");  // a no-break space
-    absl::ConsumeSuffix(&text, "\xc2\xa0");
     const bool quoted = text.size() >= 2 && text.front() == text.back() &&
                         (text.front() == '"' || text.front() == '\'');
     if (quoted) text = text.substr(1, text.size() - 2);
@@ -62,6 +74,10 @@ absl::string_view HintFor(absl::string_view text, absl::string_view trained) {
     return "ids are texts: write whole numbers alike in all files (a column of pandas that became "
            "float?)";
   }
+  if (WithPlainBlanks(text) == WithPlainBlanks(trained)) {
+    return "one of them has a no-break space, or another mark that looks like a blank or like "
+           "nothing: write ids alike in all files";
+  }
   if (absl::EqualsIgnoreCase(text, trained)) return "capital letters count: write ids alike";
   return "ids are compared byte by byte: write them alike in all files, also quotes and accents";
 }
@@ -69,7 +85,8 @@ absl::string_view HintFor(absl::string_view text, absl::string_view trained) {
 }  // namespace
 
 std::string PlainForm(absl::string_view text) {
-  text = Unwrapped(text);
+  const std::string plain = WithPlainBlanks(text);
+  text = Unwrapped(plain);
   constexpr double kExact = 9e15;
   double number = 0;
   if (ParseNumber(text, &number) && std::floor(number) == number && std::fabs(number) < kExact) {
@@ -81,7 +98,10 @@ std::string PlainForm(absl::string_view text) {
     const bool accent = character >= 0x300 && character < 0x370;  // accent of the letter before it
     const bool letter = character >= kFirstLetter && character < 0x180;
     if (letter) form += kLetters[character - kFirstLetter];
-    if (!letter && !accent) form += absl::ascii_tolower(static_cast<unsigned char>(text[0]));
+    const bool again = text[0] == ' ' && absl::EndsWith(form, " ");  // a second blank
+    if (!letter && !accent && !again) {
+      form += absl::ascii_tolower(static_cast<unsigned char>(text[0]));
+    }
     text.remove_prefix(letter || accent ? 2 : 1);
   }
   return form;

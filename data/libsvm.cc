@@ -110,6 +110,7 @@ class LibsvmParser final : public RowParser {
     if (colon == absl::string_view::npos) return "pairs are separated by blanks";
     const absl::string_view value = word.substr(colon + 1);
     if (IsBeyondFloat(value)) return "scale values to the range of a float, 3.4e38, in the file";
+    if (absl::StrContains(value, ',')) return "pairs are separated by blanks, not by commas";
     if (absl::StrContains(value, ':')) return "leave the fields of field:index:value out";
     if (absl::StartsWith(word, "qid:")) return "a query is a whole number, right after the label";
     return "pairs are separated by blanks";

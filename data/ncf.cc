@@ -159,9 +159,11 @@ absl::StatusOr<NcfEpochs> NcfEpochs::Create(std::vector<Interaction> positives, 
                      std::numeric_limits<uint32_t>::max(), "; hint: set data.max_rows"));
   }
   for (const Interaction& row : epochs.positives_) {
-    epochs.items_ = std::max(epochs.items_, row.item + 1);
+    epochs.items_.push_back(row.item);
     epochs.known_.insert(PairKey(row.user, row.item));
   }
+  std::sort(epochs.items_.begin(), epochs.items_.end());
+  epochs.items_.erase(std::unique(epochs.items_.begin(), epochs.items_.end()), epochs.items_.end());
   if (per_positive > 0) TANDEM_RETURN_IF_ERROR(epochs.CheckUsers());
   return epochs;
 }
@@ -170,11 +172,11 @@ absl::Status NcfEpochs::CheckUsers() const {
   absl::flat_hash_map<uint32_t, uint32_t> count;
   for (const uint64_t key : known_) ++count[static_cast<uint32_t>(key >> 32)];
   for (const auto& [user, known] : count) {
-    if (known < items_) continue;
+    if (known < items_.size()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("user ", user, " has all ", items_,
-                     " items (0 to the largest item id), so no "
-                     "negative can be drawn; hint: remove that user's rows"));
+        absl::StrCat("user ", user, " has all ", items_.size(),
+                     " items of the training rows, so no negative can be drawn; hint: remove that "
+                     "user's rows"));
   }
   return absl::OkStatus();
 }
@@ -193,7 +195,7 @@ uint32_t NcfEpochs::DrawNegative(uint32_t user, uint64_t draw) const {
   // The loop ends, since CheckUsers has made sure that each user lacks an item.
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t word = HashCombine(HashCombine(epoch_seed_, draw), attempt);
-    const uint32_t item = static_cast<uint32_t>(MulHigh(word, items_));
+    const uint32_t item = items_[MulHigh(word, items_.size())];
     if (!known_.contains(PairKey(user, item))) return item;
   }
 }

@@ -49,8 +49,8 @@ struct RankingGroups {
 absl::Status ReadRankingGroups(LineReader* lines, RankingGroups* groups);
 
 // The training rows of one epoch: each positive and `per_positive` negatives for it, all shuffled.
-// Negatives are uniform over the items that are not in the user's rows. Row r of an epoch is the
-// same for any number of workers.
+// Negatives are uniform over the items of the training rows, except for the items of the user's own
+// rows. Row r of an epoch is the same for any number of workers.
 class NcfEpochs {
  public:
   // INVALID_ARGUMENT if a user has all items, so that no negative can be drawn, or if the epoch is
@@ -63,7 +63,7 @@ class NcfEpochs {
   int64_t rows() const { return static_cast<int64_t>(positives_.size()) * (1 + per_positive_); }
   // Row `r` of the started epoch, in shuffled order. Requires 0 <= r < rows().
   Interaction At(int64_t r, bool* positive) const;
-  uint32_t items() const { return items_; }  // all item ids are below it
+  size_t items() const { return items_.size(); }  // different ones
 
  private:
   NcfEpochs() = default;
@@ -72,8 +72,8 @@ class NcfEpochs {
 
   std::vector<Interaction> positives_;
   absl::flat_hash_set<uint64_t> known_;  // user << 32 | item
+  std::vector<uint32_t> items_;          // each once, ascending
   uint32_t per_positive_ = 0;
-  uint32_t items_ = 0;
   uint64_t seed_ = 0;
   int64_t epoch_ = -1;
   uint64_t epoch_seed_ = 0;

@@ -102,8 +102,8 @@ double MostUpdates(const ResolvedJob& plan, const policies::Properties& policy) 
 
 // Bytes of a row in the index, and the factor for unused parts of pages and buckets.
 constexpr double kIndexBytes = 22, kSlack = 1.05;
-constexpr double kMoving = 12 << 20;  // bytes of a range that exist twice while it grows
-constexpr double kSorting = 4.0 / 3;  // factor for the rows of a file while they are sorted
+constexpr double kMoving = 12 << 20;       // bytes of a range that exist twice while it grows
+constexpr double kProcessGrows = 4 << 20;  // growth of a server besides rows after its first step
 
 }  // namespace
 
@@ -223,23 +223,49 @@ int64_t LeastServerBytes(const ResolvedJob& plan) {
       std::min(static_cast<double>(HeldBytes(plan)) * plan.shards_per_server(), 0x1p62));
 }
 
-int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves) {
-  if (plan.job.train().evaluate_only()) return 0;
+// Bytes for copies in a checkpoint per byte of rows in memory: the largest value of all tables.
+double CopyShare(const ResolvedJob& plan) {
+  double most = 0;
+  for (const TablePlan& table : plan.tables) {
+    const double copy = FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t) + kSortBytes;
+    most = std::max(most, copy / BytesOfRow(plan, table));
+  }
+  return most * kLargestShare / plan.job.cluster().ranges_per_shard();
+}
+
+double LeastReserve(const ResolvedJob& plan, bool saves) {
+  return saves ? kProcessGrows + static_cast<double>(kRoomToCopy) * plan.shards_per_server() : 0;
+}
+
+Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves) {
+  if (plan.job.train().evaluate_only()) return {};
   const auto all = static_cast<double>(free);
-  double bytes = std::min(static_cast<double>(LeastServerBytes(plan)), all / 8) + all / 16 +
-                 kMoving * plan.shards_per_server();
+  const double least =
+      std::min(static_cast<double>(LeastServerBytes(plan)), all / 8) + LeastReserve(plan, saves);
+  double rows = all / 16 + kMoving * plan.shards_per_server();
   const double pushes = plan.workers() * (2.0 + plan.job.train().max_inflight_pushes());
   for (const GroupPlan& group : plan.trained_groups()) {
     for (const uint32_t id : group.tables) {
       const TablePlan& table = plan.tables[id];
       if (table.dense) continue;  // all of its rows exist before the first step
       const int servers = plan.HoldersOf(table).count / plan.CopiesOf(table);
-      bytes += pushes * BytesOfRow(plan, table) *
-               MostOnOneShard(static_cast<double>(MostRows(plan, table)), servers);
+      rows += pushes * BytesOfRow(plan, table) *
+              MostOnOneShard(static_cast<double>(MostRows(plan, table)), servers);
     }
   }
-  if (saves) bytes += all * kLargestShare * kSorting / plan.job.cluster().ranges_per_shard();
-  return static_cast<int64_t>(std::min(bytes, all / 2));
+  Reserve reserve;
+  reserve.least = static_cast<int64_t>(std::min(least, all));
+  reserve.rows = static_cast<int64_t>(std::max(0.0, std::min(rows, all / 2 - least)));
+  const double share = CopyShare(plan);
+  const double rest = all - static_cast<double>(reserve.least + reserve.rows);
+  if (saves) reserve.copies = static_cast<int64_t>(rest * share / (1 + share));
+  return reserve;
+}
+
+// Twice the least reserve, so that rows get some memory, too.
+int64_t LeastFreeBytes(const ResolvedJob& plan, bool saves) {
+  if (plan.job.train().evaluate_only()) return 0;
+  return LeastServerBytes(plan) + static_cast<int64_t>(2 * LeastReserve(plan, saves));
 }
 
 }  // namespace tandem::job

@@ -45,17 +45,35 @@ int64_t RowsExpected(const TablePlan& table);
 // The bytes that a server needs at least besides its process: those that policies may hold back.
 int64_t LeastServerBytes(const ResolvedJob& plan);
 
+// A shard needs so much free memory to copy the next rows of a checkpoint.
+inline constexpr int64_t kRoomToCopy = int64_t{2} << 20;
+// Memory for each copied row that the thread which writes a file needs besides the copy
+// (server::RangeCopy::Encode).
+inline constexpr int64_t kSortBytes = 28;
+
 // The part of a server's memory that is kept free for the end of a job that has filled the rest.
-// `free`: bytes of the server without its process. The sum of
-//   - the rows that all workers can create until they stop: 2 + max_inflight_pushes steps, in which
-//     no id repeats;
-//   - what policies hold back, at most an eighth of `free`;
-//   - a sixteenth of `free`, because the index of the rows grows by a fifth at once, and 12 MiB for
-//     each shard, because a range has a part of its memory twice while it grows;
-//   - `saves`, the job writes checkpoints: copies of one range of each shard, and a third more to
-//     sort them, as if one table had all rows.
-// At most half of `free`. 0 if the job only evaluates.
-int64_t EndingBytes(const ResolvedJob& plan, int64_t free, bool saves);
+// All code that keeps or checks this part takes it from here. In bytes.
+struct Reserve {
+  // The end needs this in any case: updates that policies hold back, at most an eighth of the
+  // memory. If the job writes checkpoints, also 4 MiB by which the process grows, and kRoomToCopy
+  // of each shard.
+  int64_t least = 0;
+  // For rows until the workers stop. The rows that all workers can create in
+  // 2 + max_inflight_pushes steps, in which no id repeats; a sixteenth of the memory, because the
+  // index of the rows grows by a fifth at once; and 12 MiB for each shard, because a range has a
+  // part of its memory twice while it grows. With `least` at most half of the memory.
+  int64_t rows = 0;
+  // If the job writes checkpoints: copies of one range of each shard, with the memory to sort them,
+  // as if one table had all rows that then fit.
+  int64_t copies = 0;
+
+  int64_t total() const { return least + rows + copies; }
+};
+// `free`: bytes of the server without its process. `saves`: the job writes checkpoints. All 0 if
+// the job only evaluates.
+Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves);
+// The least `free` of a server that can keep the reserve.
+int64_t LeastFreeBytes(const ResolvedJob& plan, bool saves);
 
 // The ways out for a user whose rows do not fit.
 inline constexpr char kWaysToFit[] =

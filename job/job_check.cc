@@ -111,6 +111,9 @@ absl::Status CheckOptimizerOwnFields(const std::string& path, const Optimizer& o
   if (optimizer.epsilon() != 0 && !adam && !adagrad) {
     return only_for("epsilon", "ADAM, ADAGRAD and ROWWISE_ADAGRAD");
   }
+  if (optimizer.step_count() != Optimizer::STEP_COUNT_UNSPECIFIED && !adam) {
+    return only_for("step_count", "ADAM");
+  }
   if (optimizer.initial_accumulator() != 0 && !adagrad) {
     return only_for("initial_accumulator", "ADAGRAD and ROWWISE_ADAGRAD");
   }
@@ -594,6 +597,13 @@ absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   TANDEM_RETURN_IF_ERROR(CheckLocalSteps(job));
   TANDEM_RETURN_IF_ERROR(CheckQuorum(job));
+  if (dense.optimizer().step_count() != Optimizer::STEP_COUNT_UNSPECIFIED) {
+    return Refuse(
+        "dense.optimizer.step_count",
+        "only for tables, since dense parameters are in each step; write table { optimizer "
+        "{ step_count: ",
+        Optimizer::StepCount_Name(dense.optimizer().step_count()), " } }, which inherits the rest");
+  }
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (job.staleness().record_order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
   if (dense.device() == Dense::CUDA && job.reproducible()) {

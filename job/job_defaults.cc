@@ -169,6 +169,10 @@ void FillTable(const Job& job, Table* table) {
     TANDEM_DEFAULT(table, ids_per_field, 1);
   }
   FillOptimizer(job.dense().optimizer(), table->mutable_optimizer());
+  if (table->optimizer().kind() == Optimizer::ADAM &&
+      table->optimizer().step_count() == Optimizer::STEP_COUNT_UNSPECIFIED) {
+    table->mutable_optimizer()->set_step_count(Optimizer::TABLE);
+  }
   FillInitializer(table->dim(), table->mutable_initializer());
   FillRowRules(table);
 }
@@ -192,6 +196,7 @@ void FillStepTime(SlowWorkers* entry) {
 void FillCheckpoint(Checkpoint* checkpoint) {
   if (checkpoint->every_steps() == 0) TANDEM_DEFAULT(checkpoint, every_seconds, 600);
   TANDEM_DEFAULT(checkpoint, keep, 2);
+  if (!checkpoint->has_wait_for_room_seconds()) checkpoint->set_wait_for_room_seconds(600);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <google/protobuf/descriptor.h>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/utf8.h"
 
 namespace tandem::job {
 
@@ -22,7 +22,7 @@ absl::Status Refuse(absl::string_view path, const Parts&... parts) {
 }
 
 inline std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::CHexEscape(text), "\"");
+  return absl::StrCat("\"", EscapeInvisible(text), "\"");
 }
 
 // The names of all values of an enum except 0, which means "not set".

@@ -159,4 +159,26 @@ std::vector<std::string> AllDifferences(const Job& was, const Job& is) {
   return Differences(was, is);
 }
 
+Overrides EarlierSettings(const Job& written) {
+  Overrides settings;
+  for (int t = 0; t < written.table_size(); ++t) {
+    const Optimizer& optimizer = written.table(t).optimizer();
+    if (optimizer.kind() != Optimizer::ADAM || optimizer.step_count() != 0) continue;
+    settings.emplace_back(absl::StrCat("table[", t, "].optimizer.step_count"), "ROW");
+  }
+  return settings;
+}
+
+void KeepStepCounts(const Job& was, Job* job) {
+  for (Table& table : *job->mutable_table()) {
+    const Optimizer::Kind own = table.optimizer().kind();
+    const Optimizer::Kind kind = own == 0 ? job->dense().optimizer().kind() : own;
+    if (kind != Optimizer::ADAM || table.optimizer().step_count() != 0) continue;
+    for (const Table& before : was.table()) {
+      if (before.name() != table.name() || before.optimizer().step_count() == 0) continue;
+      table.mutable_optimizer()->set_step_count(before.optimizer().step_count());
+    }
+  }
+}
+
 }  // namespace tandem::job

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "job/job.h"
 #include "proto/job.pb.h"
 
 namespace tandem::job {
@@ -23,6 +24,13 @@ std::vector<std::string> ReplayDifferences(const Job& was, const Job& is);
 std::vector<std::string> ModelDifferences(const Job& was, const Job& is);
 // All changed fields, whether they may change or not.
 std::vector<std::string> AllDifferences(const Job& was, const Job& is);
+
+// Settings that a job file of an earlier version lacks, with the values that this version used: it
+// counted the steps of ADAM in tables by row.
+Overrides EarlierSettings(const Job& written);
+// Copies the step count of the run that resumes, `was`, to each table of `job` whose optimizer is
+// ADAM without a step count. `job` is as the user wrote it.
+void KeepStepCounts(const Job& was, Job* job);
 
 }  // namespace tandem::job
 

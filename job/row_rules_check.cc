@@ -1,5 +1,7 @@
 #include "job/row_rules_check.h"
 
+#include <cstdint>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
@@ -82,6 +84,24 @@ absl::Status CheckRowRules(const std::string& path, const Table& table, const Jo
                   "row outside the table; drop mean_square_decay, or leave it out");
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> WarnOfRowRules(const ResolvedJob& plan) {
+  constexpr int64_t kFewRows = 50;  // rows of a range; fewer are all in its eviction sample
+  std::vector<std::string> lines;
+  for (const TablePlan& table : plan.tables) {
+    const int64_t rows = table.eviction.max_rows();
+    const int64_t ranges = int64_t{plan.HoldersOf(table).count} * plan.shards_per_server() *
+                           plan.job.cluster().ranges_per_shard();
+    if (table.eviction.kind() != Eviction::LRU || rows >= kFewRows * ranges) continue;
+    lines.push_back(
+        absl::StrCat("table ", table.name, ": eviction.max_rows is ", rows, ", so each of its ",
+                     ranges, " key ranges may hold fewer than ", kFewRows,
+                     " rows; some ranges have more ids than others, and evict rows "
+                     "that are in use; hint: set max_rows to ",
+                     kFewRows * ranges, " or more, or use fewer cluster.ranges_per_shard"));
+  }
+  return lines;
 }
 
 }  // namespace tandem::job

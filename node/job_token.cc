@@ -20,16 +20,19 @@
 namespace tandem::node {
 namespace {
 
-absl::Status SystemError(absl::string_view path) {
-  const std::string what = absl::StrCat(path, ": ", std::strerror(errno));
-  return errno == ENOENT ? absl::NotFoundError(what) : absl::PermissionDeniedError(what);
+absl::Status SystemError(absl::string_view path, absl::string_view hint = "") {
+  const int error = errno;
+  const std::string what = absl::StrCat(path, ": ", std::strerror(error), hint);
+  return error == ENOENT ? absl::NotFoundError(what) : absl::PermissionDeniedError(what);
 }
 
 // Reads a file that only this user, or root, can have written and only this user can read.
 absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat facts = {};
-  if (!file.valid() || fstat(file.get(), &facts) != 0) return SystemError(path);
+  if (!file.valid() || fstat(file.get(), &facts) != 0) {
+    return SystemError(path, errno == EACCES ? "; hint: only the user of the job can read it" : "");
+  }
   if (!S_ISREG(facts.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected a file with a token"));
   }

@@ -107,8 +107,11 @@ absl::Status CheckBind(const std::string& bind, const std::string& advertise) {
     return absl::OkStatus();
   }
   if (errno != EADDRINUSE) return refused(absl::InvalidArgumentError(std::strerror(errno)));
+  const bool any = given.port == "*" || given.port == "0";
   return refused(absl::UnavailableError(
-      absl::StrCat(std::strerror(EADDRINUSE), "; hint: another port, or * for any free one")));
+      absl::StrCat(std::strerror(EADDRINUSE),
+                   any ? ": no port is free; hint: sysctl net.ipv4.ip_local_port_range"
+                       : "; hint: another port, or * for any free one")));
 }
 
 absl::Status CheckAddresses(const RoleFlags& flags) {
@@ -124,7 +127,8 @@ absl::Status CheckLoopback() {
   const auto failed = [](int error) {
     return absl::InvalidArgumentError(
         absl::StrCat("the processes of a run connect through 127.0.0.1, which cannot be reached: ",
-                     std::strerror(error), "; hint: ip link set lo up"));
+                     std::strerror(error),
+                     "; hint: ip link set lo up; if it is up: ip addr add 127.0.0.1/8 dev lo"));
   };
   const OwnedFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener.valid()) return absl::OkStatus();  // another limit, which other checks report

@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clip_text.h"
+#include "base/damaged_checkpoint.h"
 #include "base/diverged.h"
 #include "base/memory_full.h"
+#include "base/no_room.h"
 #include "proto/frame.h"
 
 namespace tandem::node {
@@ -57,6 +59,9 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
       failure_ = absl::Status(static_cast<absl::StatusCode>(f.code()),
                               absl::StrCat(f.node(), ": ", f.reason()));
       if (failure_.ok()) failure_ = absl::AbortedError(absl::StrCat(f.node(), ": ", f.reason()));
+      if (!f.damaged_checkpoint().empty()) {
+        failure_ = DamagedCheckpointError(failure_, f.damaged_checkpoint());
+      }
     }
     return;
   }
@@ -152,6 +157,8 @@ void NodeLink::SendFailure(const absl::Status& status, EndpointId culprit,
   control.mutable_failure()->set_code(static_cast<int>(status.code()));
   control.mutable_failure()->set_diverged(IsDiverged(status));
   control.mutable_failure()->set_memory_full(IsMemoryFull(status));
+  control.mutable_failure()->set_no_room(IsNoRoom(status));
+  control.mutable_failure()->set_damaged_checkpoint(DamagedCheckpoint(status));
   if (step.has_value()) control.mutable_failure()->set_step(*step);
   Send(control);
 }

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "base/exhaustion.h"
 #include "base/status_macros.h"
+#include "job/resume_check.h"
 #include "node/log.h"
 #include "node/transport_choice.h"
 #include "proto/incarnation.h"
@@ -105,9 +106,10 @@ absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& te
   return overrides;
 }
 
-absl::StatusOr<job::ResolvedJob> PlanOf(const RoleFlags& flags) {
+absl::StatusOr<job::ResolvedJob> PlanOf(const RoleFlags& flags, const Job* resumed) {
   TANDEM_ASSIGN_OR_RETURN(const job::Overrides overrides, ParseOverrides(flags.set));
-  TANDEM_ASSIGN_OR_RETURN(const Job job, job::ReadJobFile(flags.job, overrides));
+  TANDEM_ASSIGN_OR_RETURN(Job job, job::ReadJobFile(flags.job, overrides));
+  if (resumed != nullptr) job::KeepStepCounts(*resumed, &job);
   absl::StatusOr<job::ResolvedJob> plan = job::Resolve(job);
   if (!plan.ok()) {
     return absl::Status(plan.status().code(),

@@ -47,8 +47,9 @@ struct RoleFlags {
 // Converts "path=value" texts for the job parser. INVALID_ARGUMENT names a text without '='.
 absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& texts);
 
-// Reads the job file, applies the overrides and resolves the job.
-absl::StatusOr<job::ResolvedJob> PlanOf(const RoleFlags& flags);
+// Reads the job file, applies the overrides and resolves the job. `resumed`: the job of a run that
+// resumes, whose step counts stay (job::KeepStepCounts); null: none.
+absl::StatusOr<job::ResolvedJob> PlanOf(const RoleFlags& flags, const Job* resumed = nullptr);
 
 // A number that no other process has, from the system's entropy and not from the job's seed.
 uint64_t NewIncarnation();

@@ -53,6 +53,10 @@ std::string CheckAddress(const std::string& text) {
   return tcp && complete && host != "[]" ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
 }
 
+std::string CheckHttpAddress(const std::string& text) {
+  return absl::StrReplaceAll(CheckAddress(absl::StrCat("tcp://", text)), {{"tcp://", ""}});
+}
+
 std::string CheckNotNegative(const std::string& text) {
   double number = 0;
   return absl::SimpleAtod(text, &number) && number >= 0

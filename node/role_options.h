@@ -38,6 +38,8 @@ inline void AddOutFlags(CLI::App* app, const char* what, std::string* out, bool*
 // Checks an address for CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, otherwise what is
 // wrong with it.
 std::string CheckAddress(const std::string& text);
+// The same for the address of a live page, HOST:PORT.
+std::string CheckHttpAddress(const std::string& text);
 // The same for numbers.
 std::string CheckNotNegative(const std::string& text);
 std::string CheckAboveZero(const std::string& text);

@@ -18,8 +18,8 @@ class Adagrad final : public RowOptimizer {
     std::fill(slots.begin(), slots.end(), settings_.initial_accumulator);
   }
 
-  void Apply(int dim, float scale, absl::Span<const float> gradients, absl::Span<float* const> rows,
-             absl::Span<float* const> slots) const override {
+  void Apply(int dim, float scale, int64_t, absl::Span<const float> gradients,
+             absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
     const float rate = settings_.learning_rate;
     const float epsilon = settings_.epsilon;
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,

@@ -25,7 +25,8 @@ std::unique_ptr<RowOptimizer> NewSgd(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewMomentum(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewAdagrad(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& settings);
-std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings,
+                                      Optimizer::StepCount count);
 // Stands for an optimizer that a program applies itself. It has a name and `slots` slots for each
 // row. Apply is never called.
 std::unique_ptr<RowOptimizer> NewProgramOptimizer(int slots);

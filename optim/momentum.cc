@@ -17,8 +17,8 @@ class Momentum final : public RowOptimizer {
     std::fill(slots.begin(), slots.end(), 0.0f);
   }
 
-  void Apply(int dim, float scale, absl::Span<const float> gradients, absl::Span<float* const> rows,
-             absl::Span<float* const> slots) const override {
+  void Apply(int dim, float scale, int64_t, absl::Span<const float> gradients,
+             absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
     const float rate = settings_.learning_rate;
     const float momentum = settings_.momentum;
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,

@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& c
     case Optimizer::ROWWISE_ADAGRAD:
       return NewRowwiseAdagrad(settings);
     case Optimizer::ADAM:
-      return NewAdam(settings);
+      return NewAdam(settings, config.step_count());
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("optimizer: kind ", static_cast<int>(config.kind()), " is unknown"));

@@ -4,11 +4,12 @@
 // the same bits in every caller.
 //
 // An optimizer keeps no state of its own. A row's slots hold everything that the optimizer must
-// remember about the row, so checkpoints and range moves carry it. Methods are const and may run on
-// many threads at once.
+// remember about the row, and the caller counts the steps of the table (server/range.h). So
+// checkpoints and range moves carry both. Methods are const and may run on many threads at once.
 #ifndef TANDEM_OPTIM_OPTIMIZER_H_
 #define TANDEM_OPTIM_OPTIMIZER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,7 +27,7 @@ class RowOptimizer {
   virtual std::string name() const = 0;
 
   // How many floats each row needs in addition to its `dim` weights: 0 for SGD, dim for Adagrad, 1
-  // for row-wise Adagrad, 2 * dim + 1 for Adam (m, v, step count t).
+  // for row-wise Adagrad, 2 * dim for Adam (m, v), one more if each row counts its own steps.
   virtual int slots_per_row(int dim) const = 0;
 
   // Fills in the slots of a new row.
@@ -35,9 +36,10 @@ class RowOptimizer {
   // Updates rows: row i has its weights at rows[i][0..dim), its slots at slots[i][0..slots_per_row)
   // and its gradient at gradients[i*dim .. (i+1)*dim). The rows must be distinct. For each row,
   // `scale` first multiplies the gradient. The gradient is then clipped to clip_norm. Last,
-  // weight_decay times the weight is added. A row's new bits depend on that row alone, not on how
-  // many others share the call.
-  virtual void Apply(int dim, float scale, absl::Span<const float> gradients,
+  // weight_decay times the weight is added. A row's new bits depend on that row and the step alone,
+  // not on how many others share the call. `step`: the number of this step of the table, from 1; 0
+  // for dense parameters, which need none. Only Adam that counts by table reads it.
+  virtual void Apply(int dim, float scale, int64_t step, absl::Span<const float> gradients,
                      absl::Span<float* const> rows, absl::Span<float* const> slots) const = 0;
 };
 

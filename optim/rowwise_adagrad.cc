@@ -17,8 +17,8 @@ class RowwiseAdagrad final : public RowOptimizer {
     slots[0] = settings_.initial_accumulator;
   }
 
-  void Apply(int dim, float scale, absl::Span<const float> gradients, absl::Span<float* const> rows,
-             absl::Span<float* const> slots) const override {
+  void Apply(int dim, float scale, int64_t, absl::Span<const float> gradients,
+             absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
     const float learning_rate = settings_.learning_rate;
     const float epsilon = settings_.epsilon;
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,

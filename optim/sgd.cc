@@ -12,8 +12,8 @@ class Sgd final : public RowOptimizer {
   int slots_per_row(int) const override { return 0; }
   void InitSlots(int, absl::Span<float>) const override {}
 
-  void Apply(int dim, float scale, absl::Span<const float> gradients, absl::Span<float* const> rows,
-             absl::Span<float* const> slots) const override {
+  void Apply(int dim, float scale, int64_t, absl::Span<const float> gradients,
+             absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
     const float rate = settings_.learning_rate;
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
                [=](auto d, float* __restrict w, float*, auto gradient) {

@@ -1,4 +1,5 @@
-// Checks the values that a program which drives a worker may report (ProgramNote of wire.proto).
+// Checks the names of values that a program which drives a worker may report (ProgramNote of
+// wire.proto).
 #ifndef TANDEM_PROTO_PROGRAM_NOTE_H_
 #define TANDEM_PROTO_PROGRAM_NOTE_H_
 
@@ -8,9 +9,8 @@
 
 namespace tandem {
 
-// INVALID_ARGUMENT: the name is not 1 to 64 visible ASCII characters, or the value is infinite or
-// NaN, for which JSON has no notation.
-absl::Status CheckReported(const std::string& name, double value);
+// INVALID_ARGUMENT: the name is not 1 to 64 visible ASCII characters.
+absl::Status CheckReportedName(const std::string& name);
 
 }  // namespace tandem
 

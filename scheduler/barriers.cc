@@ -16,6 +16,7 @@ BarrierRelease MakeRelease(const std::string& name, const Barrier& barrier,
   release.set_name(name);
   release.set_max_value(barrier.max_value);
   release.set_failure(barrier.failure);
+  release.set_again(barrier.again);
   release.set_record(record);
   release.set_path(IsMark(barrier.action) ? barrier.folder : barrier.path);
   return release;
@@ -53,7 +54,8 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
     return absl::InvalidArgumentError(absl::StrCat("barrier \"", enter.name(), "\" with action ",
                                                    static_cast<int>(enter.action())));
   }
-  const bool checkpoints = enter.action() == BarrierEnter::CHECKPOINT || IsMark(enter.action());
+  const bool checkpoints = enter.action() == BarrierEnter::CHECKPOINT ||
+                           enter.action() == BarrierEnter::COMMITTED || IsMark(enter.action());
   if (checkpoints == enter.path().empty() || enter.path().size() > kMaxPathBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\": ", BarrierEnter::Action_Name(enter.action()),
@@ -64,7 +66,7 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "barrier \"", enter.name(), "\" pauses checkpoints but is not of all workers"));
   }
-  if (!enter.failure().empty() && !enter.may_fail()) {
+  if (!enter.failure().empty() && !enter.may_fail() && !enter.no_room()) {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\" that may not fail, with a failure"));
   }
@@ -78,7 +80,8 @@ absl::Status Barriers::CheckAgreement(const Barrier& barrier, const BarrierEnter
                      " parties, an earlier entry said ", barrier.parties));
   }
   if (barrier.action != enter.action() || barrier.path != enter.path() ||
-      barrier.may_fail != enter.may_fail()) {
+      barrier.may_fail != enter.may_fail() ||
+      barrier.absent_may_be_replaced != enter.absent_may_be_replaced()) {
     const auto name = [](BarrierEnter::Action action, const std::string& path) {
       return absl::StrCat(BarrierEnter::Action_Name(action), path.empty() ? "" : " ", path);
     };
@@ -107,6 +110,7 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
     it->second.action = enter.action();
     it->second.path = enter.path();
     it->second.may_fail = enter.may_fail();
+    it->second.absent_may_be_replaced = enter.absent_may_be_replaced();
     it->second.max_value = enter.value();
     it->second.entered.resize(workers_);
     it->second.entered_at.resize(workers_);
@@ -117,9 +121,13 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
   TANDEM_RETURN_IF_ERROR(CheckAgreement(barrier, enter));
   if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
   barrier.max_value = std::max(barrier.max_value, enter.value());
-  if (barrier.failure.empty() && !enter.failure().empty()) {
-    barrier.failure = absl::StrCat("worker ", rank, ": ", ClipText(enter.failure(), kMaxPathBytes));
+  if (!enter.failure().empty()) {
+    barrier.AddFailure(
+        absl::StrCat("worker ", rank, ": ", ClipText(enter.failure(), kMaxPathBytes)),
+        enter.no_room());
   }
+  barrier.part_bytes += std::max<int64_t>(enter.part_bytes(), 0);
+  if (rank == 0) barrier.free_bytes = enter.free_bytes();
   return EnterForAbsent(now, rank, enter.name());
 }
 

@@ -26,7 +26,12 @@ struct Barrier {
   std::string path;    // for a CHECKPOINT and for marks
   std::string folder;  // for marks, once complete: the folder of the checkpoint
   bool may_fail = false;
-  std::string failure;  // for a CHECKPOINT that may fail: the first error, empty if there is none
+  bool absent_may_be_replaced = false;
+  std::string failure;      // for CHECKPOINT and COMMITTED: the first error, empty if there is none
+  bool no_room = false;     // ... and no error had another cause than a full disk
+  bool again = false;       // BarrierRelease.again
+  int64_t part_bytes = 0;   // for marks: the sum of those of the entries
+  int64_t free_bytes = -1;  // for marks: as in the entry of rank 0; -1: not known
   int64_t max_value = 0;
   std::vector<bool> entered;           // by rank
   std::vector<absl::Time> entered_at;  // by rank
@@ -35,6 +40,11 @@ struct Barrier {
   bool complete = false;   // all parties have entered; the action is in progress
   absl::Time next_report;  // when to log again that it takes long
 
+  // Adds an error of a CHECKPOINT or of a commit.
+  void AddFailure(const std::string& what, bool is_no_room) {
+    no_room = is_no_room && (no_room || failure.empty());
+    if (failure.empty()) failure = what;
+  }
   // Ranks that have not entered. With fewer parties than workers, any of them may be the missing
   // ones.
   std::vector<int> MissingRanks() const;

@@ -1,5 +1,6 @@
 // Decides when a job writes a checkpoint by itself: a number of seconds after the last one, or
-// every so many steps, whichever comes first; also when a program has asked for one.
+// every so many steps, whichever comes first; also when a program has asked for one. Until the
+// first one the death of a process costs all work of the run, so the first one comes early.
 //
 // Thread safety: none needed; one thread. No clock inside.
 #ifndef TANDEM_SCHEDULER_CHECKPOINT_SCHEDULE_H_
@@ -21,8 +22,12 @@ class CheckpointSchedule {
                                               : absl::InfiniteDuration()),
         steps_(checkpoint.every_steps()) {}
 
-  // A checkpoint is written or has failed, or the job begins. `step`: the largest step of a worker
-  // now.
+  // The job begins. `is_new`: the run has no checkpoint yet.
+  void Start(absl::Time now, bool is_new) {
+    Done(now, step_);
+    if (is_new && pause_ < absl::InfiniteDuration()) next_ = now + std::min(pause_, kFirst);
+  }
+  // A checkpoint is written or has failed. `step`: the largest step of a worker now.
   void Done(absl::Time now, int64_t step) {
     next_ = now + pause_;
     next_step_ = steps_ > 0 ? (step / steps_ + 1) * steps_ : std::numeric_limits<int64_t>::max();
@@ -43,6 +48,8 @@ class CheckpointSchedule {
   int64_t step() const { return step_; }
 
  private:
+  static constexpr absl::Duration kFirst = absl::Seconds(60);
+
   const absl::Duration pause_;
   const int64_t steps_;
   absl::Time next_ = absl::InfiniteFuture();

@@ -6,6 +6,21 @@
 #include "absl/strings/str_join.h"
 
 namespace tandem::scheduler {
+namespace {
+
+bool WantsReports(const Command& command) {
+  return command.kind() == Command::REPORT || command.kind() == Command::MARK;
+}
+
+void AwaitServer(int server, PendingCommand* pending) {
+  pending->servers.insert(server);
+  for (int shard = 0; WantsReports(pending->command) && shard < pending->shards_of_server;
+       ++shard) {
+    pending->shards.insert({server, shard});
+  }
+}
+
+}  // namespace
 
 std::set<int> PendingCommand::MissingServers() const {
   std::set<int> missing = servers;
@@ -34,12 +49,8 @@ void Commands::Await(absl::Time now, const Command& command, int servers, int sh
   pending.command = command;
   pending.barrier = barrier;
   pending.since = now;
-  for (int server = 0; server < servers; ++server) {
-    pending.servers.insert(server);
-    for (int shard = 0; command.kind() == Command::REPORT && shard < shards; ++shard) {
-      pending.shards.insert({server, shard});
-    }
-  }
+  pending.shards_of_server = shards;
+  for (int server = 0; server < servers; ++server) AwaitServer(server, &pending);
   for (int rank = 0; rank < workers; ++rank) pending.workers.insert(rank);
 }
 
@@ -62,13 +73,15 @@ absl::optional<PendingCommand> Commands::TakeAnswered() {
   return done;
 }
 
-std::vector<Command> Commands::MissingOf(const Node& node) const {
-  std::vector<Command> missing;
-  for (const auto& [id, pending] : pending_) {
-    const std::set<int>& who = node.role == Role::kServer ? pending.servers : pending.workers;
-    if (who.count(node.index) > 0) missing.push_back(pending.command);
+std::vector<Command> Commands::Repeat(const Node& node) {
+  const bool server = node.role == Role::kServer;
+  std::vector<Command> repeated;
+  for (auto& [id, pending] : pending_) {
+    if (server && pending.command.kind() == Command::MARK) AwaitServer(node.index, &pending);
+    const std::set<int> who = server ? pending.MissingServers() : pending.workers;
+    if (who.count(node.index) > 0) repeated.push_back(pending.command);
   }
-  return missing;
+  return repeated;
 }
 
 std::string Commands::Describe(uint64_t id) const {

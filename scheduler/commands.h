@@ -21,8 +21,9 @@ namespace tandem::scheduler {
 struct PendingCommand {
   Command command;
   std::set<int> servers, workers;        // nodes that have not answered
-  std::set<std::pair<int, int>> shards;  // REPORT: (server, shard) that have not reported
-  std::string barrier;                   // to release after the last answer; empty = none
+  std::set<std::pair<int, int>> shards;  // (server, shard) that have not reported; REPORT, MARK
+  int shards_of_server = 0;
+  std::string barrier;  // to release after the last answer; empty = none
   absl::Time since;
   absl::Time next_report;  // when to log again that it takes long
 
@@ -39,7 +40,7 @@ class Commands {
   Command New(Command::Kind kind, const std::string& path = "");
 
   // Remembers a command until all have answered: servers [0, servers) and workers [0, workers). A
-  // REPORT also needs the reports of `shards` shards of each server.
+  // REPORT and a MARK also need the reports of `shards` shards of each server.
   void Await(absl::Time now, const Command& command, int servers, int shards, int workers,
              const std::string& barrier = "");
 
@@ -55,8 +56,10 @@ class Commands {
     for (auto& [id, command] : pending_) command.since += pause;
   }
 
-  // The commands to repeat to a node that has reconnected: those that it has not answered.
-  std::vector<Command> MissingOf(const Node& node) const;
+  // The commands to repeat to a node that has reconnected: those that it has not answered, or whose
+  // reports are missing. A pending MARK is always repeated, and needs all reports of a server
+  // again: an earlier report may have come instead of the one that was lost.
+  std::vector<Command> Repeat(const Node& node);
   // For example "CHECKPOINT /out/model"; "a command" if the id is unknown.
   std::string Describe(uint64_t id) const;
   // Whether a server has not answered a command. CHECKPOINT does not count, because servers answer

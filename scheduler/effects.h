@@ -39,6 +39,8 @@ struct SchedulerNotice {
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   bool diverged = false;                          // kFailed
   bool comes_again = false;                       // kFailed: failure_judge.h
+  bool no_room = false;                           // kFailed: a disk is full
+  std::string damaged_checkpoint;                 // kFailed: Failure.damaged_checkpoint
   JobProgress progress;                           // kProgress
   // kCheckpointed; kReplaced: the first step that is trained again; kFailed, kVacant: of the failed
   // worker, -1 if it is not known

@@ -1,5 +1,8 @@
 #include "scheduler/failure_judge.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace tandem::scheduler {
@@ -32,6 +35,7 @@ absl::StatusCode CodeOf(int32_t code) {
 
 bool ComesAgain(const Failure& failure) {
   if (failure.diverged() || failure.memory_full()) return true;
+  if (!failure.damaged_checkpoint().empty()) return false;  // the next attempt takes another one
   switch (static_cast<absl::StatusCode>(failure.code())) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
@@ -43,6 +47,23 @@ bool ComesAgain(const Failure& failure) {
     default:
       return true;
   }
+}
+
+std::string WithoutNumbers(absl::string_view reason) {
+  std::string out;
+  for (size_t at = 0; at < reason.size();) {
+    size_t end = at;
+    while (end < reason.size() && absl::ascii_isalnum(static_cast<unsigned char>(reason[end]))) {
+      ++end;
+    }
+    const absl::string_view word = reason.substr(at, std::max<size_t>(end - at, 1));
+    const bool number = std::any_of(word.begin(), word.end(), [](char c) {
+      return absl::ascii_isdigit(static_cast<unsigned char>(c));
+    });
+    absl::StrAppend(&out, number ? "#" : word);
+    at += word.size();
+  }
+  return out;
 }
 
 Failure DeathOf(Node* node, const std::string& reason) {
@@ -57,6 +78,8 @@ absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, c
                             Clip(said.reason()), CodeOf(said.code()));
   cause.set_diverged(said.diverged());
   cause.set_memory_full(said.memory_full());
+  cause.set_no_room(said.no_room());
+  cause.set_damaged_checkpoint(Clip(said.damaged_checkpoint()));
   if (said.has_step() && (culprit == nullptr || culprit == reporter)) cause.set_step(said.step());
   if (culprit != nullptr && culprit != reporter) {
     absl::StrAppend(cause.mutable_reason(), " (reported by ", reporter->Name(), ")");

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "proto/wire.pb.h"
@@ -26,6 +27,9 @@ absl::StatusCode CodeOf(int32_t code);
 // died, for errors that may pass (another lack of memory, a full disk), and for errors inside a
 // process.
 bool ComesAgain(const Failure& failure);
+// The reason of a failure without its numbers, to tell whether an error has come before. Steps,
+// offsets and names of files with numbers differ each time.
+std::string WithoutNumbers(absl::string_view reason);
 // Marks the node as gone. Returns the failure with the reason.
 Failure DeathOf(Node* node, const std::string& reason);
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <httplib.h>
+#undef STATUS  // <resolv.h> defines it, and protocol messages have a value of this name
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"

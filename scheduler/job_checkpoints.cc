@@ -18,6 +18,7 @@ JobCheckpoints::JobCheckpoints(const Checkpoint& checkpoint, std::string folder,
       commands_(*commands),
       barriers_(*barriers),
       schedule_(checkpoint),
+      room_(absl::Seconds(checkpoint.wait_for_room_seconds())),
       checkpointed_step_(saved) {
   schedule_.OnStep(std::max<int64_t>(saved, 0));
 }
@@ -93,13 +94,17 @@ void JobCheckpoints::Ask(absl::Time now, SchedulerEffects* effects) {
 }
 
 Command JobCheckpoints::Mark(uint64_t run, int64_t attempt, Barrier* barrier) {
-  const uint64_t request = barrier->action == BarrierEnter::MARK ? request_ & 0xffffffff : 0;
+  Command mark = commands_.New(Command::MARK);
+  // A further try has a folder of its own, and counts as the later request.
+  const bool further = room_.waiting();
+  const bool requested = barrier->action == BarrierEnter::MARK;
+  const uint64_t request = (further ? mark.id() : requested ? request_ : 0) & 0xffffffff;
   barrier->folder =
       server::CheckpointFolder(barrier->path, run, barrier->max_value, request, attempt);
   // The final checkpoint may be at the same step.
   if (barrier->action == BarrierEnter::PAUSE_CHECKPOINTS) barrier->folder += server::kBestSuffix;
-  Command mark = commands_.New(Command::MARK, barrier->folder);
-  mark.set_may_fail(barrier->action == BarrierEnter::MARK && !hold_);
+  mark.set_path(barrier->folder);
+  mark.set_may_fail(requested && !hold_);
   return mark;
 }
 
@@ -120,9 +125,10 @@ bool JobCheckpoints::NoteFailure(const Node& node, const CommandDone& done) {
     unable_ = unable_ || CodeOf(done.code()) == absl::StatusCode::kUnimplemented;
     return true;
   }
+  if (it->second.command.abandon()) return true;  // the barrier has the error already
   Barrier& barrier = barriers_.open().at(it->second.barrier);
-  if (!barrier.may_fail) return false;
-  if (barrier.failure.empty()) barrier.failure = what;
+  if (!barrier.may_fail && !done.no_room()) return false;
+  barrier.AddFailure(what, done.no_room());
   return true;
 }
 
@@ -131,9 +137,21 @@ void JobCheckpoints::OnBarrier(const Barrier& barrier) {
   failure_ = barrier.failure;
 }
 
-bool JobCheckpoints::Resume(absl::Time now) {
+Failure JobCheckpoints::NoRoom(const Barrier& barrier) const {
+  return FailureOf(
+      "scheduler",
+      absl::StrCat("no room for a checkpoint that the job depends on: ", barrier.failure,
+                   checkpointed_step_ < 0
+                       ? "; there is no checkpoint"
+                       : absl::StrCat("; that of step ", checkpointed_step_, " is kept"),
+                   "; hint: free space, or raise checkpoint.wait_for_room_seconds"),
+      absl::StatusCode::kResourceExhausted);
+}
+
+bool JobCheckpoints::Resume(absl::Time now, SchedulerEffects* effects) {
   checkpointed_step_ = step_;
   checkpointed_at_ = now;
+  effects->Notify(SchedulerNotice::Kind::kCheckpointed, "", "")->step = checkpointed_step_;
   schedule_.Done(now, schedule_.step());
   return queue_.Resume();
 }

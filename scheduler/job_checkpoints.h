@@ -19,6 +19,7 @@
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
 #include "scheduler/membership.h"
+#include "scheduler/room_wait.h"
 
 namespace tandem::scheduler {
 
@@ -41,7 +42,7 @@ class JobCheckpoints {
 
   // The job starts.
   void Start(absl::Time now) {
-    schedule_.Done(now, schedule_.step());
+    schedule_.Start(now, /*is_new=*/checkpointed_step_ < 0);
     checkpointed_at_ = now;
   }
   // A worker has reached `step`.
@@ -87,15 +88,21 @@ class JobCheckpoints {
   }
   const std::set<int>& excused() const { return excused_; }
   const std::string& record() const { return record_; }
-  // The CHECKPOINT barrier is about to be released: the servers have written, or there was an error
-  // before.
+  // The CHECKPOINT or COMMITTED barrier is about to be released: the servers have written, or there
+  // was an error before; or rank 0 has committed, or could not.
   void OnBarrier(const Barrier& barrier);
-  // Ends a pause (PAUSE_CHECKPOINTS): the workers have written the checkpoint of the best model.
-  // True if another checkpoint has been requested meanwhile.
-  bool Resume(absl::Time now);
+  // Whether the job depends on the checkpoint of this CHECKPOINT or COMMITTED barrier.
+  bool DependsOn(const Barrier& barrier) const { return !barrier.may_fail || hold_; }
+  // The failure of a job whose checkpoint has failed because a disk stays full.
+  Failure NoRoom(const Barrier& barrier) const;
+  // Ends a pause (PAUSE_CHECKPOINTS): the checkpoint of the best model is committed, and counts
+  // like a requested one. True if another checkpoint has been requested meanwhile.
+  bool Resume(absl::Time now, SchedulerEffects* effects);
   // The requested checkpoint is written, or has failed: reports it, and removes it from the queue.
   void Finish(absl::Time now, SchedulerEffects* effects);
 
+  RoomWait& room() { return room_; }
+  const RoomWait& room() const { return room_; }
   CheckpointQueue& queue() { return queue_; }
   const CheckpointQueue& queue() const { return queue_; }
   const std::string& folder() const { return folder_; }
@@ -116,6 +123,7 @@ class JobCheckpoints {
   Barriers& barriers_;
   CheckpointQueue queue_;
   CheckpointSchedule schedule_;
+  RoomWait room_;
   uint64_t request_ = 0;     // number of the command that asks for the current checkpoint
   bool hold_ = false;        // ... and workers take no step after it
   bool replacing_ = false;   // between OnVacant and OnReplaced

@@ -222,6 +222,11 @@ JobBook::JobBook(const job::ResolvedJob& plan, const RunRecord& before)
   }
 }
 
+void JobBook::Start(absl::Time now, absl::optional<absl::Time> since) {
+  started_ = now;
+  since_ = since.value_or(now - absl::Seconds(before_.seconds()));
+}
+
 absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
     return absl::InvalidArgumentError(absl::StrCat("progress of rank ", rank));
@@ -229,6 +234,8 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   TANDEM_RETURN_IF_ERROR(check_.Check(progress));
   AddLoss(progress);
   Progress& worker = workers_[rank];
+  NoteRows(rank, worker.first_rows(), progress.first_rows());
+  NoteRows(rank, worker.epoch_rows(), progress.epoch_rows());
   const double loss_sum = worker.loss_sum() + progress.loss_sum();
   const int64_t loss_samples = std::min(kMaxCount, worker.loss_samples() + progress.loss_samples());
   const double auc = progress.auc() > 0 ? progress.auc() : worker.auc();
@@ -282,26 +289,27 @@ void JobBook::ForgetPlaces() {
   for (std::deque<Progress>& places : places_) places.clear();
 }
 
+// Fingerprints of the first rows and of a whole epoch never match each other, since they cover
+// different rows.
+void JobBook::NoteRows(int rank, uint64_t before, uint64_t now) {
+  if (before == now) return;
+  if (const auto it = ranks_by_rows_.find(before); it != ranks_by_rows_.end()) {
+    it->second.erase(rank);
+    if (it->second.empty()) ranks_by_rows_.erase(it);
+  }
+  if (now == 0) return;
+  std::set<int>& same = ranks_by_rows_[now];
+  same.insert(rank);
+  if (same.size() < 2 || !row_warning_.empty()) return;
+  row_warning_ =
+      absl::StrCat("workers ", absl::StrJoin(same, ", "),
+                   " train on the same rows, so that each row counts ", same.size(),
+                   " times; hint: give each worker a part of them: "
+                   "torch.utils.data.DistributedSampler(data, job.world_size, job.rank)");
+}
+
 std::string JobBook::TakeRowWarning() {
-  if (!row_warning_.empty()) return "";
-  // The ranks by fingerprint of their rows. Fingerprints of the first rows and of a whole epoch
-  // never match each other, since they cover different rows.
-  std::map<uint64_t, std::vector<size_t>> ranks;
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    for (const uint64_t rows : {workers_[rank].first_rows(), workers_[rank].epoch_rows()}) {
-      if (rows != 0) ranks[rows].push_back(rank);
-    }
-  }
-  for (const auto& [rows, same] : ranks) {
-    if (same.size() < 2) continue;
-    row_warning_ =
-        absl::StrCat("workers ", absl::StrJoin(same, ", "),
-                     " train on the same rows, so that each row counts ", same.size(),
-                     " times; hint: give each worker a part of them: "
-                     "torch.utils.data.DistributedSampler(data, job.world_size, job.rank)");
-    return row_warning_;
-  }
-  return "";
+  return std::exchange(row_warning_taken_, !row_warning_.empty()) ? "" : row_warning_;
 }
 
 absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& note) {
@@ -310,7 +318,7 @@ absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& not
   }
   if (note.number() != notes_[static_cast<size_t>(rank)] + 1) return Noted::kNotItsTurn;
   for (const auto& [name, value] : note.value()) {
-    TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
+    TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   }
   ++notes_[static_cast<size_t>(rank)];
   size_t names = values_.size();
@@ -463,7 +471,7 @@ void JobBook::AddTimeLeft(JobProgress* p) {
     from_ = std::exchange(next_, now);
   }
   const double since = now.seconds - from_.seconds, done = now.done - from_.done;
-  if (done <= 0 || since_begun < (begun_.seconds - before_.seconds()) / 2) return;
+  if (done <= 0 || since_begun < (begun_.seconds - Seconds(started_)) / 2) return;
   p->seconds_left = since * (1 - p->done) / done;
 }
 
@@ -489,10 +497,6 @@ JobProgress JobBook::Interval(absl::Time now) {
     worker.clear_loss_samples();
     worker.clear_auc();
   }
-  const double interval = absl::ToDoubleSeconds(now - reported_);
-  // The counts of a worker go back a little when another process takes its place.
-  const int64_t samples = std::max<int64_t>(0, p.samples - reported_samples_);
-  if (interval > 0) p.samples_per_second = static_cast<double>(samples) / interval;
   p.has_loss = loss_samples > 0;
   p.loss = loss_samples > 0 ? loss_sum / loss_samples : std::numeric_limits<double>::quiet_NaN();
   p.auc = with_auc > 0 ? auc_sum / with_auc : 0.0;
@@ -500,7 +504,6 @@ JobProgress JobBook::Interval(absl::Time now) {
   AddTimeLeft(&p);
   AddStaleness(&p);
   AddLimitedTables(&p);
-  reported_ = now;
   reported_samples_ = p.samples;
   return p;
 }
@@ -567,9 +570,7 @@ JobReport JobBook::Total(absl::Time now) const {
   return total;
 }
 
-double JobBook::Seconds(absl::Time now) const {
-  return before_.seconds() + absl::ToDoubleSeconds(now - started_);
-}
+double JobBook::Seconds(absl::Time now) const { return absl::ToDoubleSeconds(now - since_); }
 
 std::vector<TableReport> JobBook::Tables() const {
   std::vector<TableReport> tables;

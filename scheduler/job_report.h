@@ -34,7 +34,8 @@ struct JobProgress {
   int64_t min_step = 0;
   int64_t max_step = 0;           // of the worker furthest ahead
   int64_t samples = 0;            // since the start
-  double samples_per_second = 0;  // over this interval
+  double samples_per_second = 0;  // about this interval (speed_meter.h); NaN: no worker trained
+  bool evaluating = false;        // all workers evaluate now
   double loss = 0;                // mean per sample over this interval; NaN if no samples
   bool has_loss = true;           // samples of this interval have a loss, finite or not
   double auc = 0;                 // AUC of this interval's rows, mean over workers; 0 = none
@@ -66,7 +67,9 @@ struct ServerMemory {
 
 // The whole job.
 struct JobReport {
-  double seconds = 0;  // from START to the end barrier
+  // From the first START to the end barrier, with the time of restarts. The time between a
+  // checkpoint and a later --resume does not count.
+  double seconds = 0;
   int64_t samples = 0;
   int64_t max_step = 0;
   int64_t trained_steps = 0;  // steps with rows
@@ -125,7 +128,9 @@ class JobBook {
   // `before`: counts of the run up to the checkpoint that it resumes from; else empty.
   explicit JobBook(const job::ResolvedJob& plan, const RunRecord& before = RunRecord());
 
-  void Start(absl::Time now) { started_ = reported_ = now; }
+  // Training starts. `since`: the moment from which the seconds of the run count, if an earlier
+  // attempt has set it; nullopt: they continue from the seconds of `before`.
+  void Start(absl::Time now, absl::optional<absl::Time> since = absl::nullopt);
 
   enum class Noted {
     kTaken,       // the next note of that worker; counted
@@ -158,24 +163,26 @@ class JobBook {
   // Returns a warning once if several workers turn out to read the same rows; else "".
   std::string TakeRowWarning();
 
-  // The progress since the last call of Interval.
+  // The progress since the last call of Interval, without samples_per_second.
   JobProgress Interval(absl::Time now);
   // True if rows were trained since the last call of Interval.
   bool HasNewSamples() const;
   // True once for each epoch that all workers have trained, if an evaluation or the end follows.
   bool TakeEpochsTrained();
   JobReport Total(absl::Time now) const;
+  double Seconds(absl::Time now) const;  // JobReport::seconds
   // The last report of each shard, by server and shard; empty before the first.
   const std::vector<ShardReport>& shards() const { return shards_; }
   // The record for a checkpoint. Called while all workers wait in its barrier.
   RunRecord Record(absl::Time now) const;
 
  private:
+  // A fingerprint of the rows of this rank was `before`, and is `now`; 0: not known.
+  void NoteRows(int rank, uint64_t before, uint64_t now);
   void AddPlace(const Progress& worker, std::deque<Progress>* places) const;
   const Progress& FurthestBehind() const;
   const Progress& FurthestAhead() const;
   void AddTimeLeft(JobProgress* progress);
-  double Seconds(absl::Time now) const;
   void AddLoss(const Progress& progress);
   std::vector<TableReport> Tables() const;
   std::vector<WorkerUpdates> UpdatesOf() const;
@@ -200,7 +207,7 @@ class JobBook {
   std::vector<std::deque<Progress>> places_;
   std::vector<std::string> table_names_;
   const int shards_per_server_;
-  absl::Time started_, reported_;
+  absl::Time started_, since_;  // started_: this attempt; since_: the run
   int64_t reported_samples_ = 0;
   int64_t epochs_trained_ = 0;  // TakeEpochsTrained
   struct Mark {
@@ -219,7 +226,9 @@ class JobBook {
   int64_t paths_left_out_ = 0;
   std::set<std::string> ways_left_out_;
   std::string collectives_json_;
-  std::string row_warning_;  // returned by TakeRowWarning
+  std::map<uint64_t, std::set<int>> ranks_by_rows_;  // by fingerprint of their rows
+  std::string row_warning_;                          // returned by TakeRowWarning
+  bool row_warning_taken_ = false;
 };
 
 }  // namespace tandem::scheduler

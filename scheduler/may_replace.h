@@ -20,9 +20,10 @@ struct WorkerDeath {
   bool comes_again = false;   // another process would fail in the same way (failure_judge.h)
   bool other_vacant = false;  // another worker has died, and its place is not taken yet
   bool other_failed = false;  // another process has reported a failure, so it ends, too
-  std::string barrier;        // workers wait in this barrier; empty: in none
-  bool commits = false;       // the worker has rank 0, and a checkpoint is being written
-  bool place_known = false;   // the worker has reported a place where a new process could begin
+  // Workers wait in this barrier, which does not wait for a new process. Empty: in none.
+  std::string barrier;
+  bool commits = false;      // the worker has rank 0, and a checkpoint is being written
+  bool place_known = false;  // the worker has reported a place where a new process could begin
 };
 
 // OK if workers of this job can be replaced at all. Otherwise the message gives the reason, as the

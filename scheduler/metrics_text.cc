@@ -61,7 +61,7 @@ class Families {
       }
     }
   }
-  const std::vector<prometheus::MetricFamily>& all() const { return all_; }
+  std::vector<prometheus::MetricFamily>& all() { return all_; }
 
  private:
   ClientMetric* Add(const char* name, const char* help, MetricType type, Labels labels) {
@@ -113,7 +113,7 @@ void AddProgress(const json& progress, Families* out) {
   out->GaugeOf(progress, "done", "tandem_done_ratio", "Estimated share of the job that is done.");
   out->GaugeOf(progress, "seconds_left", "tandem_left_seconds", "Estimated time to the end.");
   out->GaugeOf(progress, "samples_per_second", "tandem_samples_per_second",
-               "Rows trained in a second, over the last reporting interval.");
+               "Rows trained in a second, in the last reporting interval.");
   const char* const kLoss = "tandem_training_loss";
   const char* const kLossHelp = "Mean loss of a row, over the last reporting interval.";
   out->GaugeOf(progress, "loss", kLoss, kLossHelp);
@@ -133,6 +133,7 @@ void AddEvaluation(const json& status, Families* out) {
   }
   if (const json* const reported = Find(status, "reported")) {
     for (const auto& [name, value] : reported->items()) {
+      if (!value.is_number()) continue;  // null: the program has reported no finite number
       out->Gauge("tandem_reported", "Last value that the program has reported by this name.",
                  {{"name", name}}, value.get<double>());
     }
@@ -232,11 +233,12 @@ void AddTables(const json& tables, Families* out) {
     const Labels labels = {{"table", name}};
     out->GaugeOf(table, "rows", "tandem_table_rows", "Rows of the table.", labels);
     out->GaugeOf(table, "memory_bytes", "tandem_table_bytes", "Memory of its rows.", labels);
-    for (const char* outcome : {"arrived", "applied", "dropped"}) {
-      out->Counter("tandem_updates_total",
-                   "Updates that have arrived, that were applied, and that were dropped.",
+    for (const char* outcome : {"applied", "dropped"}) {
+      out->Counter("tandem_updates_total", "Updates that were applied, and that were dropped.",
                    {{"table", name}, {"outcome", outcome}}, NumberOf(table["updates"], outcome));
     }
+    out->Counter("tandem_updates_arrived_total", "Updates that have arrived.", labels,
+                 NumberOf(table["updates"], "arrived"));
     out->Histogram("tandem_version_staleness",
                    "Versions of a range between the pull and the application of an update.", labels,
                    table["version_staleness"], counts);
@@ -276,7 +278,7 @@ void AddWorkers(const json& workers, Families* out) {
 
 }  // namespace
 
-std::string MetricsText(const json& status) {
+std::string MetricsText(const json& status, CounterFile* counters) {
   Families families;
   AddJob(status, &families);
   if (const json* const progress = Find(status, "progress")) AddProgress(*progress, &families);
@@ -287,6 +289,7 @@ std::string MetricsText(const json& status) {
   AddShards(status["shards"], &families);
   AddTables(status["tables"], &families);
   AddWorkers(status["by_worker"], &families);
+  counters->Raise(&families.all());
   return prometheus::TextSerializer().Serialize(families.all());
 }
 

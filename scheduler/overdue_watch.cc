@@ -1,5 +1,6 @@
 #include "scheduler/overdue_watch.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,14 +34,19 @@ absl::optional<Failure> OverdueWatch::CheckRegistration(absl::Time now, absl::Ti
 absl::optional<Failure> OverdueWatch::CheckAcknowledgements(absl::Time now, absl::Time since,
                                                             SchedulerEffects* effects) {
   std::vector<std::string> missing;
+  const Node* overdue = nullptr;
   for (const Node& node : members_.nodes()) {
-    if (node.acknowledged_view == 0) missing.push_back(node.Name());
+    if (node.acknowledged_view > 0) continue;
+    missing.push_back(node.Name());
+    // A server makes progress while it loads a checkpoint, which may take long.
+    const absl::Time from = node.role == Role::kServer ? std::max(since, node.moved_at) : since;
+    if (overdue == nullptr && now - from >= limits_.stall) overdue = &node;
   }
   const std::string text =
       absl::StrCat("view 1 not acknowledged for ", InSeconds(now - since), " by ", SomeOf(missing));
   if (ReportDue(now, since, &next_acknowledgement_)) effects->Warn(text);
-  if (now - since < limits_.stall) return absl::nullopt;
-  return FailureOf(missing.front(), text, absl::StatusCode::kDeadlineExceeded);
+  if (overdue == nullptr) return absl::nullopt;
+  return FailureOf(overdue->Name(), text, absl::StatusCode::kDeadlineExceeded);
 }
 
 void OverdueWatch::CheckBarriers(absl::Time now, SchedulerEffects* effects) {

@@ -1,8 +1,19 @@
 #include "scheduler/progress_history.h"
 
+#include <utility>
+
 #include "scheduler/summary.h"
 
 namespace tandem::scheduler {
+
+void ProgressHistory::AddEvaluation(const nlohmann::json& evaluation) {
+  nlohmann::json point = {{"seconds", seconds_}};
+  for (const char* name : {"step", "data", "auc", "logloss", "accuracy", "hr_at_10"}) {
+    if (const auto it = evaluation.find(name); it != evaluation.end()) point[name] = *it;
+  }
+  if (evaluations_.size() == kMost) evaluations_.erase(evaluations_.begin());
+  evaluations_.push_back(std::move(point));
+}
 
 nlohmann::json ProgressHistory::Json() const {
   nlohmann::json out = nlohmann::json::object();
@@ -17,6 +28,7 @@ nlohmann::json ProgressHistory::Json() const {
       values.push_back(it == json.end() ? nlohmann::json() : *it);
     }
   }
+  out["evaluations"] = evaluations_;
   return out;
 }
 

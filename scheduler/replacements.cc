@@ -36,8 +36,8 @@ absl::Status Replacements::MayBegin(absl::Time now, bool running, const Failure&
   death.left = most_ - static_cast<int>(begun_.size());
   death.running = running;
   // An error that a worker reports a second time would come again.
-  const bool same =
-      dead.reported_failure && std::exchange(errors_[dead.index], cause.reason()) == cause.reason();
+  const std::string error = WithoutNumbers(cause.reason());
+  const bool same = dead.reported_failure && std::exchange(errors_[dead.index], error) == error;
   death.comes_again = same || ComesAgain(cause);
   death.other_vacant = vacant();
   for (const Node& node : parts_.members->nodes()) {
@@ -46,7 +46,8 @@ absl::Status Replacements::MayBegin(absl::Time now, bool running, const Failure&
   for (const auto& [name, barrier] : parts_.barriers->open()) {
     // Nobody waits for the files of a requested checkpoint.
     const bool background = barrier.action == BarrierEnter::CHECKPOINT && barrier.may_fail;
-    if (!background) death.barrier = name;
+    const bool waits_for_it = barrier.absent_may_be_replaced && !barrier.entered[dead.index];
+    if (!background && !waits_for_it) death.barrier = name;
   }
   death.commits = dead.index == 0 && parts_.checkpoints->marked();
   death.place_known = parts_.reports->book().KnowsPlace(dead.index);

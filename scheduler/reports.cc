@@ -1,10 +1,15 @@
 #include "scheduler/reports.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
+#include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -17,8 +22,9 @@ int RankOf(const Node& node) { return node.role == Role::kWorker ? node.index : 
 
 }  // namespace
 
-void Reports::Start(absl::Time now) {
-  book_.Start(now);
+void Reports::Start(absl::Time now, absl::optional<absl::Time> since) {
+  book_.Start(now, since);
+  speed_.Start(now);
   next_progress_ = now + interval_;
   first_by_ = now + kFirstIntervals * interval_;
   next_shard_reports_ = now + shard_reports_;
@@ -49,6 +55,7 @@ absl::Status Reports::AddText(const Node& node, const WorkerNote& note, Schedule
 absl::Status Reports::AddProgress(absl::Time now, const Node& node, const Progress& progress,
                                   SchedulerEffects* effects) {
   TANDEM_RETURN_IF_ERROR(book_.AddProgress(RankOf(node), progress));
+  speed_.Add(now, node.index, progress);
   const std::string row_warning = book_.TakeRowWarning();
   if (!row_warning.empty()) effects->Warn(absl::StrCat("warning: ", row_warning));
   heard_[static_cast<size_t>(node.index)] = now;
@@ -76,8 +83,16 @@ absl::Status Reports::AddNote(const Node& node, const ProgramNote& note,
   }
   if (noted == JobBook::Noted::kTaken && !note.value().empty()) {
     const std::map<std::string, double> values(note.value().begin(), note.value().end());
+    for (const auto& [name, value] : values) {
+      if (std::isfinite(value) || std::exchange(warned_not_finite_, true)) continue;
+      effects->Warn(absl::StrCat(node.Name(), ": the script has reported ", name, "=", value,
+                                 " at step ", note.step(),
+                                 "; values that are not finite are null in metrics.jsonl and "
+                                 "summary.json"));
+    }
     const nlohmann::json json = {{"worker", node.index}, {"step", note.step()}, {"values", values}};
-    effects->Notify(SchedulerNotice::Kind::kReported, node.Name(), json.dump());
+    effects->Notify(SchedulerNotice::Kind::kReported, node.Name(),
+                    json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   Control control;
   control.mutable_command_done()->set_id(static_cast<uint64_t>(book_.LastNote(node.index)));
@@ -108,6 +123,12 @@ absl::Status Reports::AddCollectives(const Node& node, const Collectives& collec
   return absl::OkStatus();
 }
 
+// worker/evaluation_round.cc gives the barriers these names.
+void Reports::OnRelease(const std::string& barrier) {
+  if (absl::StartsWith(barrier, "evaluation ")) evaluating_ = true;
+  if (absl::StartsWith(barrier, "evaluated ")) evaluating_ = false;
+}
+
 void Reports::Tick(absl::Time now, SchedulerEffects* effects) {
   if (now < next_progress_) return;
   const bool late = std::any_of(heard_.begin(), heard_.end(), [&](absl::Time heard) {
@@ -126,6 +147,9 @@ void Reports::End(absl::Time now, SchedulerEffects* effects) {
 
 void Reports::SayInterval(absl::Time now, SchedulerEffects* effects) {
   last_ = book_.Interval(now);
+  last_->samples_per_second = speed_.Take().value_or(std::numeric_limits<double>::quiet_NaN());
+  last_->evaluating = evaluating_;
+  if (evaluating_) last_->seconds_left = -1;  // the estimate would grow
   effects->Notify(SchedulerNotice::Kind::kProgress, "", "")->progress = *last_;
 }
 

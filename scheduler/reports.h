@@ -3,6 +3,7 @@
 #ifndef TANDEM_SCHEDULER_REPORTS_H_
 #define TANDEM_SCHEDULER_REPORTS_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "scheduler/effects.h"
 #include "scheduler/job_report.h"
 #include "scheduler/membership.h"
+#include "scheduler/speed_meter.h"
 #include "scheduler/times.h"
 
 namespace tandem::scheduler {
@@ -25,14 +27,18 @@ class Reports {
       : shard_reports_(times.shard_reports),
         interval_(limits.report),
         book_(plan, before),
+        speed_(plan.workers(), limits.report),
         heard_(static_cast<size_t>(plan.workers()), absl::InfinitePast()) {}
 
-  // The job starts.
-  void Start(absl::Time now);
+  // Training starts; see JobBook::Start.
+  void Start(absl::Time now, absl::optional<absl::Time> since = absl::nullopt);
   // Adds a Progress, ShardReport, Paths, Collectives, ProgramNote or WorkerNote of a member.
   // INVALID_ARGUMENT if it does not fit this job, or this node may not send it.
   absl::Status Add(absl::Time now, const Node& node, const Control& control,
                    SchedulerEffects* effects);
+
+  // The workers leave a barrier. Its name tells whether an evaluation begins or ends.
+  void OnRelease(const std::string& barrier);
 
   // Call it on each tick of a running job. Once an interval, sends a notice with the progress.
   // Workers report at the same moments; a late report is waited for, up to half an interval. The
@@ -65,9 +71,12 @@ class Reports {
 
   const absl::Duration shard_reports_, interval_;
   JobBook book_;
-  std::vector<absl::Time> heard_;  // when each rank last reported
-  int64_t evaluation_ = 0;         // number of the last evaluation that was passed on
-  bool names_dropped_ = false;     // names of programs were dropped, with a warning
+  SpeedMeter speed_;
+  bool evaluating_ = false;         // all workers are in an evaluation
+  std::vector<absl::Time> heard_;   // when each rank last reported
+  int64_t evaluation_ = 0;          // number of the last evaluation that was passed on
+  bool warned_not_finite_ = false;  // a program has reported a value that is not finite
+  bool names_dropped_ = false;      // names of programs were dropped, with a warning
   absl::Time next_progress_, next_shard_reports_, first_by_;
   absl::optional<JobProgress> last_;
 };

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 
 namespace tandem::scheduler {
 
@@ -21,7 +22,11 @@ struct Restarts {
   int64_t steps_again = 0;  // done a second time
   std::string last;         // why the last attempt has failed
   absl::Time down_since;    // the monotonic time of this host at which it has failed
-  int left = 0;             // restarts that are still allowed in this hour
+  // `trains_since`: the monotonic time from which the seconds of training count. `started`: the
+  // time of day at which training started. nullopt and empty: no attempt has started to train.
+  absl::optional<absl::Time> trains_since;
+  std::string started;
+  int left = 0;  // restarts that are still allowed in this hour
   // If `left` is 0: the monotonic time from which another restart is allowed.
   absl::Time left_again = absl::InfiniteFuture();
 };

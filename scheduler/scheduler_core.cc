@@ -6,13 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "job/job_budget.h"
 #include "proto/serialize.h"
 #include "scheduler/deal_ranges.h"
 
 namespace tandem::scheduler {
 namespace {
-
-constexpr char kStoppedByTool[] = "stopped by tandem stop";
 
 UserAnswer Answer(absl::StatusCode code, const std::string& text) {
   UserAnswer answer;
@@ -30,6 +29,26 @@ bool IsInView(const Node& node, const View& view) {
 
 Failure FailureOfNode(const Node& node, const absl::Status& why) {
   return FailureOf(node.Name(), std::string(why.message()), why.code());
+}
+
+// About the bytes of the range files of a checkpoint now.
+int64_t CheckpointBytes(const job::ResolvedJob& plan, const std::vector<ShardReport>& shards) {
+  double bytes = 0;
+  for (const job::TablePlan& table : plan.tables) {
+    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t);
+    for (const ShardReport& shard : shards) {
+      for (const TableReport& report : shard.table()) {
+        if (report.table() != table.name) continue;
+        bytes += static_cast<double>(report.rows()) * row / plan.CopiesOf(table);
+      }
+    }
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+bool HasStore(const job::ResolvedJob& plan) {
+  return std::any_of(plan.tables.begin(), plan.tables.end(),
+                     [](const job::TablePlan& table) { return table.store; });
 }
 
 // The text of the job. `reader`: number of the reader; -1 if the peer is a node.
@@ -72,6 +91,7 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
     commands_.Forgive(pause);
     barriers_.Forgive(pause);
     replacements_.Forgive(pause);
+    checkpoints_.room().Forgive(pause);
     phase_since_ += pause;
     if (first_step_.has_value()) *first_step_ += pause;
   }
@@ -100,7 +120,7 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       break;
     case SchedulerEvent::Kind::kEnd:
       if (agents_.IsSameRequest(now_, Agents::Request::kEnd, Agents::kUserRank)) break;
-      OnEndRequest(event.text);
+      OnEndRequest(event.text, /*signal=*/true);
       break;
     case SchedulerEvent::Kind::kAbort:
       Fail(FailureOf("scheduler", event.text, absl::StatusCode::kCancelled));
@@ -158,10 +178,11 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     }
     const std::string why = absl::StrCat("stopped by a signal on host ", agent->host);
     if (note.stops() > 1) return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
+    if (note.stops() == 1) checkpoints_.room().OnSignal(now_);
     // While the last checkpoint is written, only a second signal of one agent ends the job at once.
     if (note.stops() == 1 && !checkpoints_.ending() &&
         !agents_.IsSameRequest(now_, Agents::Request::kEnd, agent->rank)) {
-      OnEndRequest(why);
+      OnEndRequest(why, /*signal=*/true);
     }
     const std::string& folder = options_.models.checkpoint_folder;
     if (note.checkpoint() && !folder.empty() &&
@@ -303,7 +324,7 @@ void SchedulerCore::Welcome(const Node& node) {
   control.mutable_command()->set_kind(Command::START);
   control.mutable_command()->set_id(start_command_);
   effects_->SendTo(node, control);
-  for (Command& command : commands_.MissingOf(node)) {
+  for (Command& command : commands_.Repeat(node)) {
     *control.mutable_command() = std::move(command);
     effects_->SendTo(node, control);
   }
@@ -345,6 +366,7 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
     Failure failure = FailureOfNode(
         *node, absl::Status(CodeOf(done.code()), absl::StrCat(what, ": ", Clip(done.message()))));
     failure.set_memory_full(done.memory_full());
+    failure.set_no_room(done.no_room());
     return Fail(failure);
   }
   if (is_view) return AcknowledgeView(node, static_cast<uint32_t>(done.id()));
@@ -442,7 +464,7 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 
 // ---- requests of users and of the schedule ----------------------------------------------------
 
-// Unlike a second signal, a second END changes nothing: two people may ask.
+// Unlike a second signal, a second END changes nothing: two people or scripts may ask.
 void SchedulerCore::OnUserRequest(uint64_t connection, const UserRequest& request) {
   UserAnswer answer;
   const bool ends = request.kind() == UserRequest::END || request.kind() == UserRequest::ABORT;
@@ -458,13 +480,18 @@ void SchedulerCore::OnUserRequest(uint64_t connection, const UserRequest& reques
   } else if (request.kind() == UserRequest::ABORT) {
     Fail(FailureOf("scheduler", kStoppedByTool, absl::StatusCode::kCancelled));
     answer.set_text("the job ends at once");
-  } else if (checkpoints_.ending()) {
+  } else if (checkpoints_.ending() || checkpoints_.queue().closed()) {
     answer.set_text("the job makes its last checkpoint already");
   } else {
-    OnEndRequest(kStoppedByTool);
+    const Node* const script = members_.ByConnection(connection);
+    const std::string who = script == nullptr ? "tandem stop" : script->Name();
+    OnEndRequest(script == nullptr ? kStoppedByTool : kEndedByScript, /*signal=*/false);
     const bool at_once = phase_ != Phase::kRunning;
     answer.set_text(at_once ? "the job ends at once" : "the job makes a checkpoint, then ends");
-    if (!at_once) effects_->Warn("tandem stop: making a checkpoint first");
+    if (!at_once) {
+      effects_->Warn(absl::StrCat(who, script == nullptr ? "" : " has closed the job",
+                                  ": making a checkpoint first"));
+    }
   }
   Control control;
   *control.mutable_user_answer() = std::move(answer);
@@ -486,7 +513,8 @@ void SchedulerCore::OnCheckpointRequest(const std::string& folder) {
 
 // The first request writes a checkpoint and then ends the job. A second request, or a job without a
 // model folder, ends it at once. A job that a full server ends makes that checkpoint already.
-void SchedulerCore::OnEndRequest(const std::string& why) {
+void SchedulerCore::OnEndRequest(const std::string& why, bool signal) {
+  if (signal) checkpoints_.room().OnSignal(now_);
   const bool first = !std::exchange(end_requested_, true);
   if (first && memory_full_.has_value()) {
     return effects_->Log("the job makes its last checkpoint already");
@@ -577,14 +605,15 @@ void SchedulerCore::PublishView() {
 void SchedulerCore::StartJob() {
   phase_ = Phase::kRunning;
   phase_since_ = now_;
-  reports_.Start(now_);
+  reports_.Start(now_, options_.trains_since);
   checkpoints_.Start(now_);
   for (Node& node : members_.nodes()) node.moved_at = node.step_at = now_;
   Control control;
   *control.mutable_command() = commands_.New(Command::START);
   start_command_ = control.command().id();
   effects_->SendToAll(members_.nodes(), readers_, control);
-  effects_->Notify(SchedulerNotice::Kind::kStarted, "", "");
+  effects_->Notify(SchedulerNotice::Kind::kStarted, "", "")->seconds =
+      reports_.book().Seconds(now_);
 }
 
 // All parties are in the barrier: performs its action. An action that needs the servers sends them
@@ -605,9 +634,16 @@ void SchedulerCore::CompleteBarrier(const std::string& name) {
                       barrier.action == BarrierEnter::FINISH_DELAYED;
   // FinishCommand will complete it again
   if (closes && checkpoints_.queue().CloseFor(name)) return;
-  const bool pauses = barrier.action == BarrierEnter::PAUSE_CHECKPOINTS;
+  // A further try for want of room finds the queue paused.
+  const bool pauses =
+      barrier.action == BarrierEnter::PAUSE_CHECKPOINTS && !checkpoints_.queue().paused();
   if (pauses && checkpoints_.queue().PauseFor(name)) return;  // likewise
   if (IsMark(barrier.action)) {
+    const bool waits = checkpoints_.room().waiting();
+    if (waits && checkpoints_.room().Holds(now_, name, barrier,
+                                           CheckpointBytes(plan_, reports_.shards()), effects_)) {
+      return;  // OnTick will complete it again
+    }
     const int64_t attempt = options_.models.attempt;
     return CommandServers(checkpoints_.Mark(options_.run, attempt, &barrier), name);
   }
@@ -670,13 +706,29 @@ void SchedulerCore::FinishCommands() {
 // is now: no worker trains until the release, so the record fits the checkpoint. In jobs with a
 // quorum, workers finish late sums after the mark and train only after the CHECKPOINT barrier, so
 // the record is made there. For a CHECKPOINT barrier, notes how it went before the barrier is
-// forgotten, and gives rank 0 the record.
+// forgotten, and gives rank 0 the record. If a disk is full, and the job depends on the checkpoint,
+// the workers are told to try again.
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
-  const Barrier& barrier = barriers_.open().at(name);
+  Barrier& barrier = barriers_.open().at(name);
   const std::vector<bool> entered = barrier.entered;
   const bool end = barrier.action == BarrierEnter::END;
   const bool checkpoints = barrier.action == BarrierEnter::CHECKPOINT;
-  if (checkpoints) checkpoints_.OnBarrier(barrier);
+  const bool commits = barrier.action == BarrierEnter::COMMITTED;
+  if (checkpoints || commits) checkpoints_.OnBarrier(barrier);
+  RoomWait& room = checkpoints_.room();
+  const bool waited = room.waiting();
+  if (barrier.no_room && checkpoints_.DependsOn(barrier)) {
+    barrier.again = room.TryAgain(now_, barrier);
+    if (!barrier.again && !barrier.may_fail) return Fail(checkpoints_.NoRoom(barrier));
+  }
+  const bool committed = commits && barrier.failure.empty();
+  if (committed) room.End(now_, effects_);
+  // Programs may write to KEY_VALUE tables, and must not while the job waits.
+  if (room.waiting() != waited && HasStore(plan_)) {
+    Command refuse = commands_.New(Command::REFUSE_WRITES);
+    if (!waited) refuse.set_reason("the job waits for room for a checkpoint; hint: write later");
+    CommandServers(refuse, "");
+  }
   const bool makes_record = checkpoints ? job::SumsByQuorum(plan_.job) : IsMark(barrier.action);
   if (makes_record) {
     checkpoints_.OnMark(Serialize(reports_.Record(now_)), barrier.action == BarrierEnter::MARK);
@@ -690,8 +742,9 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
     if (entered[rank]) effects_->SendTo(*members_.worker(static_cast<int>(rank)), control);
     control.mutable_barrier_release()->clear_record();  // only rank 0 needs it
   }
+  reports_.OnRelease(name);
   if (end) StopJob();
-  if (checkpoints && checkpoints_.queue().paused() && checkpoints_.Resume(now_))
+  if (committed && checkpoints_.queue().paused() && checkpoints_.Resume(now_, effects_))
     checkpoints_.Ask(now_, effects_);
 }
 
@@ -718,6 +771,8 @@ void SchedulerCore::OnTick() {
   if (cause.has_value()) return ReplaceOrFail(*cause);
   if (phase_ != Phase::kRunning) return;
   if (const auto failure = replacements_.Check(now_)) return Fail(*failure);
+  const std::string due = checkpoints_.room().TakeDue(now_, effects_);
+  if (!due.empty()) CompleteBarrier(due);
   reports_.Tick(now_, effects_);
   if (checkpoints_.Due(now_)) OnCheckpointRequest(options_.models.checkpoint_folder);
   const bool busy = members_.servers() == 0 || commands_.ServersAreBusy();
@@ -756,7 +811,9 @@ void SchedulerCore::ReplaceOrFail(const Failure& cause) {
   if (rank < 0) return Fail(cause);
   judge_.Drop();  // only the dead worker has reported a failure
   std::string complete;
-  for (const auto& [name, barrier] : barriers_.open()) {  // at most one: that of the checkpoint
+  for (const auto& [name, barrier] : barriers_.open()) {
+    if (barrier.absent_may_be_replaced) continue;  // waits for the new process
+    // At most one is left: that of the checkpoint.
     const auto entry = barriers_.EnterForAbsent(now_, rank, name);
     if (entry == Barriers::Entry::kComplete) complete = name;
   }
@@ -774,14 +831,22 @@ void SchedulerCore::Fail(const Failure& failure) {
   phase_since_ = now_;
   judge_.Drop();
   failure_ = failure;
+  if (!options_.models.resume) failure_.clear_damaged_checkpoint();
   agents_.NameCause(members_, &failure_);
   if (memory_full_.has_value()) failure_ = *memory_full_;  // whatever came after it
+  if (IsRequestedEnd(failure_.reason())) {
+    report_.stop.emplace(
+        JobReport::Stop{checkpoints_.Last().checkpointed_step, /*failure=*/"", failure_.reason()});
+  }
   if (failure_.memory_full()) failure_.set_reason(checkpoints_.WithWaysOut(failure_.reason()));
   const bool comes_again = ComesAgain(failure_) || checkpoints_.ending() ||
+                           checkpoints_.room().gave_up() ||
                            (phase_before == Phase::kRegistering &&
                             CodeOf(failure_.code()) == absl::StatusCode::kDeadlineExceeded);
   const bool attempts_left = options_.restarts_left > 0 || now_ >= options_.restarts_from;
-  failure_.set_last_attempt(comes_again || !attempts_left);
+  // An attempt that could not load its checkpoint does not count.
+  const bool loads_another = !failure_.damaged_checkpoint().empty();
+  failure_.set_last_attempt(!loads_another && (comes_again || !attempts_left));
   Control control;
   *control.mutable_failure() = failure_;
   const bool resumable = checkpoints_.Last().checkpointed_step >= 0 || options_.models.resume;
@@ -796,6 +861,8 @@ void SchedulerCore::Fail(const Failure& failure) {
   notice->code = static_cast<absl::StatusCode>(failure_.code());
   notice->diverged = failure_.diverged();
   notice->comes_again = comes_again;
+  notice->no_room = failure_.no_room();
+  notice->damaged_checkpoint = failure_.damaged_checkpoint();
   notice->step = failure_.has_step() ? failure_.step() : -1;
   CheckEnd();
 }

@@ -34,8 +34,9 @@
 //                                  the release
 //               LAST_CHECKPOINT    waits until requested checkpoints are done, and begins no more;
 //                                  then as MARK
-//               PAUSE_CHECKPOINTS  the same, but only until the next CHECKPOINT barrier is released
+//               PAUSE_CHECKPOINTS  the same, but only until the next COMMITTED barrier is released
 //               CHECKPOINT         sends CHECKPOINT to all servers, with the entries' path
+//               COMMITTED          nothing; until its release, the checkpoint may be tried again
 //               FINISH_DELAYED     waits as LAST_CHECKPOINT, then sends FINISH_DELAYED to all
 //                                  servers, which apply the updates that policies hold back
 //               END                waits as LAST_CHECKPOINT, then sends REPORT to all servers;
@@ -68,7 +69,9 @@
 //      the disk. The release has the run record, and rank 0 commits
 //      (server/checkpoint_directory.h).
 // If the checkpoint may fail, an error in phase 2 is in the release, so that all workers agree that
-// there is no checkpoint. Otherwise the error ends the job.
+// there is no checkpoint. Otherwise the error ends the job. If the job depends on the checkpoint,
+// the workers meet in a COMMITTED barrier when rank 0 has committed. Up to there an error that is
+// only a full disk makes all workers try again (room_wait.h).
 #ifndef TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 
@@ -102,6 +105,14 @@
 #include "scheduler/times.h"
 
 namespace tandem::scheduler {
+
+// Why a job has ended on request of `tandem stop` or of its script: the reason of the Failure to
+// nodes, and of JobReport::Stop. Such a job has not failed.
+inline constexpr char kStoppedByTool[] = "stopped by tandem stop";
+inline constexpr char kEndedByScript[] = "ended by the script";
+inline bool IsRequestedEnd(absl::string_view why) {
+  return why == kStoppedByTool || why == kEndedByScript;
+}
 
 struct SchedulerEvent {
   enum class Kind {
@@ -158,6 +169,9 @@ class SchedulerCore {
     int restarts_left = 0;         // new attempts that may follow this one
     // If restarts_left is 0: from this time on another attempt may follow.
     absl::Time restarts_from = absl::InfiniteFuture();
+    // The moment from which the seconds of the run count; nullopt: this attempt is the first one of
+    // `tandem run`.
+    absl::optional<absl::Time> trains_since = absl::nullopt;
     // How many workers may be replaced within kRestartsCountFor. 0: nobody starts new processes.
     int replacements = 0;
     bool by_hand = false;  // a person has started the roles, so only a person can resume the run
@@ -203,7 +217,7 @@ class SchedulerCore {
   // Requests of users and of the job's own schedule.
   void OnUserRequest(uint64_t connection, const UserRequest& request);
   void OnCheckpointRequest(const std::string& folder);
-  void OnEndRequest(const std::string& why);
+  void OnEndRequest(const std::string& why, bool signal);
   void OnMemoryFull(const Node& node, const std::string& reason);
   void OnMoveRange(const SchedulerEvent& event);
 

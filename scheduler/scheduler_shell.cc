@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "job/user_module.h"
 #include "node/job_token.h"
 #include "node/log.h"
+#include "scheduler/counter_file.h"
 #include "scheduler/http_server.h"
 #include "scheduler/output_files.h"
 #include "scheduler/progress_history.h"
@@ -30,6 +32,8 @@
 #include "scheduler/summary.h"
 #include "scheduler/tensorboard.h"
 #include "scheduler/watch_pages.h"
+#include "server/checkpoint_directory.h"
+#include "server/checkpoint_fence.h"
 #include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
 
@@ -65,6 +69,7 @@ SchedulerCore::Options CoreOptions(const SchedulerOptions& options, const std::s
   core.incarnation = options.incarnation;
   core.restarts_left = options.restarts.left;
   core.restarts_from = options.restarts.left_again;
+  core.trains_since = options.restarts.trains_since;
   core.replacements = options.replacements;
   core.by_hand = options.by_hand;
   return core;
@@ -83,8 +88,8 @@ class Shell {
   absl::Status Run() {
     if (!options_.out_dir.empty()) TANDEM_RETURN_IF_ERROR(OpenFiles());
     if (!options_.tensorboard.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(tensorboard_,
-                              TensorBoardFile::Create(options_.tensorboard, absl::Now()));
+      TANDEM_ASSIGN_OR_RETURN(
+          tensorboard_, TensorBoardFile::Create(options_.tensorboard, absl::Now(), FirstStep()));
     }
     if (!options_.http.empty()) TANDEM_RETURN_IF_ERROR(StartHttp());
     Emit({{"event", "address"}, {"address", transport_.address()}});
@@ -95,15 +100,47 @@ class Shell {
   }
 
  private:
+  // The first step of the events that this attempt writes. Events at the step of the checkpoint,
+  // for example of an evaluation there, are in the file of an earlier attempt.
+  int64_t FirstStep() const { return options_.models.resume ? options_.models.step + 1 : 0; }
+
   absl::Status OpenFiles() {
     const ModelPaths& models = options_.models;
-    if (models.resume) TANDEM_RETURN_IF_ERROR(ReadEvaluations(models.step));
+    if (!models.checkpoint_folder.empty()) TANDEM_RETURN_IF_ERROR(BeginCheckpoints());
+    if (models.resume) TANDEM_RETURN_IF_ERROR(ReadMetrics(models.step));
     TANDEM_ASSIGN_OR_RETURN(metrics_,
                             LineFile::Create(options_.out_dir, "metrics.jsonl", models.resume));
     // `run` is for a later attempt that resumes the run, `address` for programs that read rows.
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
-        options_.out_dir + "/run", absl::StrFormat("%016x %d\n", run_, models.attempt)));
+    TANDEM_RETURN_IF_ERROR(
+        WriteFileAtomically(options_.out_dir + "/run", server::TextOf({run_, models.attempt})));
     return WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n");
+  }
+
+  // No other process of this attempt has started yet.
+  absl::Status BeginCheckpoints() const {
+    return server::BeginAttempt(options_.models.checkpoint_folder, CheckpointOfStart());
+  }
+
+  // The servers have loaded the checkpoint from which the run resumes. If LATEST cannot be written,
+  // the next commit does it.
+  void AdoptCheckpoint() const {
+    const ModelPaths& models = options_.models;
+    if (models.checkpoint_folder.empty() || !models.resume) return;
+    const absl::Status adopted =
+        server::AdoptCheckpoint(models.checkpoint_folder, CheckpointOfStart());
+    if (!adopted.ok()) log_.Warning(std::string(adopted.message()));
+  }
+
+  server::CheckpointHead CheckpointOfStart() const {
+    const ModelPaths& models = options_.models;
+    server::CheckpointHead head;
+    head.run = run_;
+    head.attempt = models.attempt;
+    head.keep = options_.plan.job.checkpoint().keep();
+    if (models.resume) {
+      head.resumed_from = std::filesystem::path(models.init_from).filename().string();
+    }
+    return head;
   }
 
   // Off loopback the pages of a job with a token ask for a password.
@@ -119,8 +156,9 @@ class Shell {
       TANDEM_RETURN_IF_ERROR(
           node::WriteSecret(options_.out_dir + "/http_password", password + "\n"));
     }
-    const WatchPages pages(
-        &board_, here ? WatchPages::Audience::kThisHost : WatchPages::Audience::kNetwork, password);
+    const WatchPages pages(&board_, &counters_,
+                           here ? WatchPages::Audience::kThisHost : WatchPages::Audience::kNetwork,
+                           password);
     TANDEM_ASSIGN_OR_RETURN(http_,
                             HttpServer::Start(options_.http, [pages](const HttpRequest& request) {
                               return pages.Answer(request);
@@ -130,9 +168,9 @@ class Shell {
     return WriteFileAtomically(options_.out_dir + "/http", http_->url() + "\n");
   }
 
-  // Reads the evaluations of earlier attempts, up to the checkpoint at `step`. Later ones will be
-  // made again.
-  absl::Status ReadEvaluations(int64_t step) {
+  // Reads from metrics.jsonl when the run started, and the evaluations up to the checkpoint at
+  // `step`. The run makes the later evaluations again.
+  absl::Status ReadMetrics(int64_t step) {
     const absl::StatusOr<std::string> text = ReadWholeFile(options_.out_dir + "/metrics.jsonl");
     if (!text.ok()) return absl::IsNotFound(text.status()) ? absl::OkStatus() : text.status();
     for (const absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
@@ -141,6 +179,7 @@ class Shell {
       const std::string kind = event.value("event", "");
       // That attempt resumed from an older checkpoint and made the later evaluations again.
       if (kind == "resumed") DropEvaluationsAfter(event.value("step", int64_t{0}));
+      if (kind == "started" && started_.empty()) started_ = TextOf(event, "since");
       if (kind != "evaluation") continue;
       event.erase("event");
       evaluations_.push_back(std::move(event));
@@ -190,7 +229,8 @@ class Shell {
 
   void CheckDriver() {
     if (options_.driver == 0 || getppid() == options_.driver) return;
-    Abort(absl::StrCat("the agent of rank 0 (pid ", options_.driver, ") has gone"));
+    Abort(absl::StrCat("the process that started the scheduler (pid ", options_.driver,
+                       ") has gone"));
   }
 
   void Abort(const std::string& why) {
@@ -403,9 +443,10 @@ class Shell {
   void OnNotice(const SchedulerNotice& notice) {
     switch (notice.kind) {
       case SchedulerNotice::Kind::kStarted:
-        started_ = NowText();
+        if (started_.empty()) started_ = NowText();
+        AdoptCheckpoint();
         if (options_.on_started) options_.on_started();
-        return Emit({{"event", "started"}});
+        return EmitMetric("started", {{"since", started_}, {"seconds", notice.seconds}});
       case SchedulerNotice::Kind::kProgress:
         history_.Add(notice.progress);
         NoteRecovery(notice.progress);
@@ -413,6 +454,7 @@ class Shell {
         return EmitMetric("progress", ProgressJson(notice.progress));
       case SchedulerNotice::Kind::kEvaluation:
         AddEvaluation(EvaluationJson(notice.text));
+        history_.AddEvaluation(EvaluationJson(notice.text));
         Draw([&](TensorBoardFile* to) {
           return to->AddEvaluation(absl::Now(), EvaluationJson(notice.text));
         });
@@ -447,9 +489,14 @@ class Shell {
                                        {"step", notice.step},
                                        {"steps_again", notice.steps_again}});
       case SchedulerNotice::Kind::kFailed:
+        if (core_.report().stop.has_value()) return EmitMetric("stopped", StopJson());
         failed_ = FailedJson(notice.node, notice.text, notice.code);
         if (notice.diverged) failed_["diverged"] = true;
         if (notice.comes_again) failed_["comes_again"] = true;
+        if (notice.no_room) failed_["no_room"] = true;
+        if (!notice.damaged_checkpoint.empty()) {
+          failed_["damaged_checkpoint"] = notice.damaged_checkpoint;
+        }
         if (notice.step >= 0) failed_["step"] = notice.step;
         return EmitMetric("failed", failed_);
       case SchedulerNotice::Kind::kFinished:
@@ -477,6 +524,14 @@ class Shell {
     Draw([&](TensorBoardFile* to) {
       return to->AddTables(absl::Now(), step, core_.Status()["tables"]);
     });
+  }
+
+  // Requires: the job has ended as requested.
+  nlohmann::json StopJson() const {
+    const JobReport::Stop& stop = *core_.report().stop;
+    nlohmann::json fields = {{"checkpointed_step", stop.checkpointed_step}, {"why", stop.why}};
+    if (!stop.failure.empty()) fields["failure"] = stop.failure;
+    return fields;
   }
 
   static nlohmann::json FailedJson(const std::string& node, const std::string& reason,
@@ -535,13 +590,11 @@ class Shell {
       EmitMetric("finished", nlohmann::json::object());
       return absl::OkStatus();
     }
-    nlohmann::json finished = {{"checkpointed_step", stop->checkpointed_step}, {"why", stop->why}};
-    if (!stop->failure.empty()) finished["failure"] = stop->failure;
-    EmitMetric("finished", std::move(finished));
-    return absl::CancelledError(
-        absl::StrCat("the job was ended early, as requested; ",
-                     stop->failure.empty() ? absl::StrCat("saved step ", stop->checkpointed_step)
-                                           : absl::StrCat("no checkpoint: ", stop->failure)));
+    EmitMetric("finished", StopJson());
+    if (!stop->failure.empty()) {
+      return absl::AbortedError(absl::StrCat(stop->why, "; no checkpoint: ", stop->failure));
+    }
+    return absl::CancelledError(absl::StrCat(stop->why, "; saved step ", stop->checkpointed_step));
   }
 
   const SchedulerOptions& options_;
@@ -562,12 +615,13 @@ class Shell {
   bool recovered_ = false;
   ProgressHistory history_;
   StatusBoard board_;
-  std::unique_ptr<HttpServer> http_;  // uses the board
+  CounterFile counters_{options_.out_dir.empty() ? "" : options_.out_dir + "/counters.json"};
+  std::unique_ptr<HttpServer> http_;  // uses the board and the counters
   std::unique_ptr<TensorBoardFile> tensorboard_;
   absl::Status drawn_;  // last error of tensorboard_
   absl::Time next_histograms_ = absl::InfinitePast();
   absl::Status file_error_;                               // last error of metrics_
-  std::string started_;                                   // time of the start
+  std::string started_ = options_.restarts.started;       // when the run has started
   nlohmann::json evaluations_ = nlohmann::json::array();  // all evaluations of the run
   nlohmann::json failed_;                                 // the failure, if the job has failed
   absl::Time next_tick_ = absl::InfinitePast();
@@ -581,12 +635,14 @@ std::string HostOf(absl::string_view address) {
   return at.valid() ? transport::HostInAddress(at.host) : "127.0.0.1";
 }
 
-// Starts the rendezvous for the workers of a job that has collectives, or whose model is the
-// user's own module. Null if the job needs none. The rendezvous ends with the scheduler. A worker
-// that still waits there for others learns in this way that the job has ended.
+// Starts the rendezvous for the workers of a job that has collectives, whose model is the user's
+// own module, or that computes on GPUs. Null if the job needs none. The rendezvous ends with the
+// scheduler. A worker that still waits there for others learns in this way that the job has ended.
 absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     const SchedulerOptions& options) {
-  const bool meet = options.plan.dense_table < 0 || job::HasOwnModule(options.plan.job.model());
+  const Job& job = options.plan.job;
+  const bool meet = options.plan.dense_table < 0 || job::HasOwnModule(job.model()) ||
+                    job.dense().device() == Dense::CUDA;
   if (!meet || options.plan.workers() < 2) {
     return std::unique_ptr<collectives::Coordinator>();
   }

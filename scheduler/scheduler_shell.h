@@ -4,7 +4,9 @@
 // Events for the program that started the job, one JSON object a line on `progress`:
 //   {"event":"http","url":"http://..."}            where the job can be watched, if anywhere
 //   {"event":"address","address":"tcp://..."}      the scheduler's address for nodes
-//   {"event":"started"}                            all nodes have registered and know the view
+//   {"event":"started","since":...,"seconds":...}  all nodes have registered and know the view; the
+//                                                  run has started to train at the time of day
+//                                                  `since`, and has trained for `seconds`
 //   {"event":"progress", ...}                      each reporting interval, as in metrics.jsonl
 //   {"event":"evaluation", ...}
 //   {"event":"saved","step":...}                   a checkpoint during the job, of all steps before
@@ -16,16 +18,18 @@
 //   {"event":"replaced","node":...,"seconds":...,"step":...,"steps_again":...}  it trains again
 //   {"event":"log","text":...}                     lines that the user should see
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
-//   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
-// "failed" has "step" if it is known, and "comes_again" if a new attempt would fail in the same
-// way.
-// If the user has ended the job, "finished" has "checkpointed_step" (-1: none) and, if the
-// checkpoint failed, "failure".
+//   {"event":"failed","node":...,"reason":...,"code":...}, {"event":"stopped"} (a tool has asked
+//                                                  for the end at once)  or  {"event":"finished"}
+// The events of the last line come last.
+// "failed" has "step" if it is known, "comes_again" if a new attempt would fail in the same way,
+// and "damaged_checkpoint" (the name of its folder) if the checkpoint could not be loaded.
+// If the user has ended the job, "finished" has "checkpointed_step" (-1: none), "why" and, if the
+// checkpoint failed, "failure". "stopped" has the first two.
 //
 // The whole log goes to stderr. Files in `out_dir` (made if absent): address (of the scheduler),
 // http (where the job can be watched, if it can), run (number of the run, and how often it was
-// resumed), metrics.jsonl (a line for each reporting interval, evaluation and checkpoint) and, at
-// the end of the job, good or bad, summary.json.
+// resumed), metrics.jsonl (a line for each start, reporting interval, evaluation and checkpoint),
+// counters.json (counter_file.h) and, at the end of the job, good or bad, summary.json.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 #define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 
@@ -67,8 +71,8 @@ struct SchedulerOptions {
   // The read end of a pipe from that program, non-blocking and not owned; -1: none. A line says
   // that a worker's process has ended: {"worker":1,"pid":4711,"text":"was ended by signal 9"}.
   int driver_fd = -1;
-  // The process of the agent of rank 0, which has started this one. The job ends if the agent dies,
-  // and all nodes and agents learn of it. 0: the agent is not watched.
+  // The process that has started this one: the agent of rank 0, or a Python program. If it dies,
+  // the job ends, and all nodes and agents learn of it. 0: nobody is watched.
   pid_t driver = 0;
   bool by_hand = false;           // no program that could resume the run has started the roles
   std::FILE* progress = nullptr;  // not owned; null = no events

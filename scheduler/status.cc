@@ -156,6 +156,10 @@ json CheckpointJson(const StatusFacts& facts) {
               {"writing", !checkpoints.queue().empty()}};
   if (last.checkpointed_step >= 0) out["step"] = last.checkpointed_step;
   if (!last.failure.empty()) out["failure"] = last.failure;
+  if (const RoomWait& room = checkpoints.room(); room.waiting()) {
+    out["waits_for_room"] = {{"seconds", SecondsOf(room.waited(facts.now))}};
+    if (room.missing_bytes() >= 0) out["waits_for_room"]["missing_bytes"] = room.missing_bytes();
+  }
   if (facts.progress.has_value()) {
     out["age_seconds"] = SecondsOf(facts.now - checkpoints.checkpointed_at());
   }

@@ -313,7 +313,8 @@ json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
 }
 
 std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan, const json& summary) {
-  constexpr double kFarAbove = 1.5, kSlack = 0.02;  // slack for few rows and rare labels
+  constexpr double kFarAbove = 1.5, kSlack = 0.02;       // slack for few rows and rare labels
+  constexpr double kAbove = 1.02, kLittleSlack = 0.005;  // above that of a constant prediction
   constexpr double kManyRows = 100;
   std::vector<std::string> warnings;
   const json eval = summary.value("eval", json::object());
@@ -324,7 +325,14 @@ std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan, const jso
   const double loss = NumberIn(summary, "training_loss");
   // The loss of a program may be another one than logloss.
   const bool own_loss = plan.job.model().has_program() || plan.job.model().has_script();
-  // At most one of the next three warnings, the most certain first. Scores that are not finite make
+  const auto hint_of_logloss = [&](const std::string& otherwise) -> std::string {
+    if (train.evaluate_only()) return "are these rows like those that the model was trained on?";
+    if (own_loss || !(loss < base)) return otherwise;
+    return "the training loss is lower, so the model has memorised its training rows: train fewer "
+           "epochs (data.validation and train.keep_best), or leave out columns whose values do not "
+           "occur again";
+  };
+  // At most one of the next four warnings, the most certain first. Scores that are not finite make
   // the logloss meaningless. The logloss of an evaluation says more than the training loss, so the
   // training loss counts only if there is none.
   if (eval.contains("scores_not_finite")) {
@@ -332,18 +340,19 @@ std::vector<std::string> QualityWarnings(const job::ResolvedJob& plan, const jso
         absl::StrCat("scores of ", rows, " are not finite; hint: ",
                      train.evaluate_only() ? "had this model diverged in training?" : lower));
   } else if (logloss > kFarAbove * (base > 0 ? base : std::log(2.0)) + kSlack) {
-    std::string hint = lower;
-    if (train.evaluate_only()) {
-      hint = "are these rows like those that the model was trained on?";
-    } else if (!own_loss && loss < base) {
-      hint =
-          "the training loss is lower, so the model has memorised its training rows: train fewer "
-          "epochs (train.keep_best), or leave out columns whose values do not occur again";
-    }
     warnings.push_back(
         absl::StrFormat("logloss %.4g of %s is far above %.4g, that of always predicting the share "
                         "of ones; hint: %s",
-                        logloss, rows, base, hint));
+                        logloss, rows, base, hint_of_logloss(lower)));
+  } else if (base > 0 && logloss > kAbove * base + kLittleSlack) {
+    warnings.push_back(absl::StrFormat(
+        "logloss %.4g of %s is above %.4g, that of always predicting the share of ones, so the "
+        "model predicts worse than a constant; hint: %s",
+        logloss, rows, base,
+        hint_of_logloss(
+            "find the best epoch with data.validation and train.keep_best, or try other "
+            "learning rates (" +
+            LearningRates(plan) + ")")));
   } else if (std::isnan(logloss) && !own_loss && loss > kFarAbove * std::log(2.0) + kSlack) {
     warnings.push_back(absl::StrFormat(
         "training loss %.4g of the last epoch is far above %.4g, that of always predicting one "
@@ -396,11 +405,12 @@ json ProgressJson(const JobProgress& p) {
               {"min_step", p.min_step},
               {"max_step", p.max_step},
               {"samples", p.samples},
-              {"samples_per_second", p.samples_per_second},
               {"done", p.done},
               {"staleness_mean", p.staleness_mean},
               {"staleness_max", p.staleness_max},
               {"clock_gap_max", p.clock_gap_max}};
+  if (std::isfinite(p.samples_per_second)) out["samples_per_second"] = p.samples_per_second;
+  if (p.evaluating) out["evaluating"] = true;
   if (std::isfinite(p.loss)) out["loss"] = p.loss;
   if (p.has_loss && !std::isfinite(p.loss)) out["loss_finite"] = false;
   if (p.auc > 0) out["auc"] = p.auc;

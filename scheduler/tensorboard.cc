@@ -12,6 +12,7 @@
 #include <boost/crc.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "proto/histogram.h"
@@ -87,7 +88,8 @@ uint32_t MaskedCrc32c(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Create(const std::string& folder,
-                                                                         absl::Time now) {
+                                                                         absl::Time now,
+                                                                         int64_t first_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -96,9 +98,11 @@ absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Create(const s
   }
   char host[256] = "";
   (void)gethostname(host, sizeof host - 1);
-  // TensorBoard looks for `tfevents` in the name, and reads files in the order of their names.
-  const std::string path = absl::StrCat(folder, "/events.out.tfevents.", absl::ToUnixSeconds(now),
-                                        ".", host, ".", getpid(), ".tandem");
+  // TensorBoard looks for `tfevents` in the name, and reads files in the order of their names. The
+  // microseconds keep two attempts of the same second in order.
+  const std::string path = absl::StrFormat("%s/events.out.tfevents.%d.%06d.%s.%d.tandem", folder,
+                                           absl::ToUnixSeconds(now),
+                                           absl::ToUnixMicros(now) % 1'000'000, host, getpid());
   OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file.valid()) {
     return absl::InvalidArgumentError(
@@ -108,6 +112,9 @@ absl::StatusOr<std::unique_ptr<TensorBoardFile>> TensorBoardFile::Create(const s
   tensorboard::Event version = EventAt(now, 0);
   version.set_file_version("brain.Event:2");
   TANDEM_RETURN_IF_ERROR(made->Write(version));
+  tensorboard::Event start = EventAt(now, first_step);
+  start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+  TANDEM_RETURN_IF_ERROR(made->Write(start));
   return made;
 }
 
@@ -119,6 +126,7 @@ absl::Status TensorBoardFile::AddProgress(absl::Time now, const json& progress) 
   AddScalar(progress, "staleness_mean", "staleness/mean", &event);
   AddScalar(progress, "staleness_max", "staleness/max", &event);
   AddScalar(progress, "epoch", "progress/epoch", &event);
+  AddScalar(progress, "samples", "progress/samples", &event);
   return Write(event);
 }
 

@@ -29,9 +29,12 @@ namespace tandem::scheduler {
 
 class TensorBoardFile {
  public:
-  // Makes `folder` if it is absent, and a new file there. `now`: the time of day.
+  // Makes `folder` if it is absent, and a new file there. `now`: the time of day. TensorBoard drops
+  // `first_step` and later steps from earlier files of the folder: an earlier attempt of the run
+  // may have gone beyond the checkpoint from which this attempt resumes.
   static absl::StatusOr<std::unique_ptr<TensorBoardFile>> Create(const std::string& folder,
-                                                                 absl::Time now);
+                                                                 absl::Time now,
+                                                                 int64_t first_step);
 
   // `progress`: ProgressJson (summary.h). Its step is the one of the worker furthest ahead.
   absl::Status AddProgress(absl::Time now, const nlohmann::json& progress);

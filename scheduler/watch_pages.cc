@@ -59,7 +59,7 @@ HttpResponse WatchPages::Answer(const HttpRequest& request) const {
   if (path == "/history.json") return {.type = kJson, .body = OneLine(snapshot->history)};
   if (path == "/metrics") {
     return {.type = "text/plain; version=0.0.4; charset=utf-8",
-            .body = MetricsText(snapshot->status)};
+            .body = MetricsText(snapshot->status, &counters_)};
   }
   const std::string state = snapshot->status.value("state", "");
   return {.code = state == "running" ? 200 : 503, .body = state + "\n"};

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/counter_file.h"
 #include "scheduler/http_server.h"
 #include "scheduler/status_board.h"
 #include "transport/job_keys.h"
@@ -25,12 +26,12 @@ class WatchPages {
  public:
   enum class Audience { kThisHost, kNetwork };
 
-  // `board` outlives the pages. `password`: all pages but the two checks ask for it, as the
-  // password of a browser (with any user name) or as "Bearer PASSWORD"; empty: they do not.
+  // `board` and `counters` outlive the pages. `password`: all pages but the two checks ask for it,
+  // as the password of a browser (with any user name) or as "Bearer PASSWORD"; empty: they do not.
   // kThisHost: only requests that name this host are answered. A browser on this host sends others
   // for a web page whose own name leads here (DNS rebinding).
-  WatchPages(StatusBoard* board, Audience audience, std::string password)
-      : board_(*board), audience_(audience), password_(std::move(password)) {}
+  WatchPages(StatusBoard* board, CounterFile* counters, Audience audience, std::string password)
+      : board_(*board), counters_(*counters), audience_(audience), password_(std::move(password)) {}
 
   // The password of the pages of a job with a token: 32 hexadecimal digits. HTTP is not encrypted.
   // So the token itself must not travel, and this password admits to nothing else.
@@ -46,6 +47,7 @@ class WatchPages {
   absl::Status CheckAccess(const HttpRequest& request) const;
 
   StatusBoard& board_;
+  CounterFile& counters_;
   Audience audience_;
   std::string password_;
 };

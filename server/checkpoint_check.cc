@@ -98,8 +98,9 @@ class Comparison {
     fit_.refused.push_back(
         absl::StrCat(what, " is ", is, " in the job, ", was, " in the checkpoint; hint: ", hint));
   }
+  // An evaluation takes no step.
   void SayIfAfresh(absl::string_view whose, absl::string_view was, absl::string_view is) {
-    if (was == is) return;
+    if (was == is || evaluates_) return;
     fit_.said.push_back(absl::StrCat("the optimizer of ", whose, " is ", is,
                                      ", the checkpoint's is ", was,
                                      ": the optimizer state starts afresh"));

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <string>
+#include <tuple>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -15,10 +18,16 @@ namespace {
 // True for files with rows or dense parameters. The other parts belong to the run.
 bool IsOfTheModel(const CheckpointFile& file) { return !absl::StartsWith(file.table, "("); }
 
-const CheckpointFile* Find(const Manifest& manifest, const std::string& name) {
-  const auto it = std::find_if(manifest.files.begin(), manifest.files.end(),
-                               [&](const CheckpointFile& file) { return file.name == name; });
-  return it == manifest.files.end() ? nullptr : &*it;
+// The parts of a checkpoint that belong to the model. The key tells the same range of a table, or
+// the same file of a worker, in another checkpoint, whichever file has it there.
+using Parts = std::map<std::tuple<std::string, uint64_t, uint64_t, bool>, const CheckpointFile*>;
+Parts PartsOf(const Manifest& manifest) {
+  Parts parts;
+  for (const CheckpointFile& file : manifest.files) {
+    if (!IsOfTheModel(file)) continue;
+    parts[{file.table, file.begin, file.end, IsWorkerPart(file)}] = &file;
+  }
+  return parts;
 }
 
 // Compares bits, so a NaN equals the same NaN.
@@ -57,16 +66,16 @@ std::string Difference(const RangeImage& a, const RangeImage& b) {
 absl::StatusOr<ModelComparison> CompareModels(const CheckpointReader& a,
                                               const CheckpointReader& b) {
   ModelComparison result;
-  for (const CheckpointFile& file : a.manifest().files) {
-    if (!IsOfTheModel(file)) continue;
-    const CheckpointFile* const other = Find(b.manifest(), file.name);
-    if (other == nullptr) {
-      result.differences.push_back(absl::StrCat(b.folder(), ": no file ", file.name));
+  const Parts of_a = PartsOf(a.manifest()), of_b = PartsOf(b.manifest());
+  for (const auto& [key, file] : of_a) {
+    const auto other = of_b.find(key);
+    if (other == of_b.end()) {
+      result.differences.push_back(absl::StrCat(b.folder(), ": has no ", DebugString(*file)));
       continue;
     }
-    TANDEM_ASSIGN_OR_RETURN(const RangeImage left, a.Read(file));
-    TANDEM_ASSIGN_OR_RETURN(const RangeImage right, b.Read(*other));
-    ++result.files;
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage left, a.Read(*file));
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage right, b.Read(*other->second));
+    ++result.ranges;
     result.rows += static_cast<int64_t>(left.keys.size());
     AddBits(left.keys, &result.checksum);
     AddBits(left.weights, &result.checksum);
@@ -77,13 +86,12 @@ absl::StatusOr<ModelComparison> CompareModels(const CheckpointReader& a,
     }
     const std::string difference = Difference(left, right);
     if (!difference.empty()) {
-      result.differences.push_back(absl::StrCat(file.name, ": ", difference));
+      result.differences.push_back(absl::StrCat(DebugString(*file), ": ", difference));
     }
   }
-  for (const CheckpointFile& file : b.manifest().files) {
-    if (IsOfTheModel(file) && Find(a.manifest(), file.name) == nullptr) {
-      result.differences.push_back(absl::StrCat(a.folder(), ": no file ", file.name));
-    }
+  for (const auto& [key, file] : of_b) {
+    if (of_a.count(key) > 0) continue;
+    result.differences.push_back(absl::StrCat(a.folder(), ": has no ", DebugString(*file)));
   }
   return result;
 }

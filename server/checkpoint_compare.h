@@ -15,13 +15,13 @@
 namespace tandem::server {
 
 struct ModelComparison {
-  int64_t files = 0;      // files of rows or dense parameters that both checkpoints have
-  int64_t rows = 0;       // in those files
-  uint64_t checksum = 0;  // of the bits of `a`: XXH3 over keys, weights and slots, file by file
-  // One line for each file that differs, or that one of them lacks.
+  int64_t ranges = 0;     // that both checkpoints have; a file of dense parameters counts as one
+  int64_t rows = 0;       // in these
+  uint64_t checksum = 0;  // of the bits of `a`: XXH3 over keys, weights and slots, range by range
+  // One line for each range that differs, or that one of them lacks.
   std::vector<std::string> differences;
 };
-// Compares files of the same name, so the jobs must have cut their tables into the same ranges.
+// Compares the same ranges, so the jobs must have cut their tables in the same way.
 absl::StatusOr<ModelComparison> CompareModels(const CheckpointReader& a, const CheckpointReader& b);
 
 }  // namespace tandem::server

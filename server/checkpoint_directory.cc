@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <system_error>
@@ -20,18 +21,20 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/damaged_checkpoint.h"
 #include "base/file.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "server/checkpoint_check.h"
+#include "server/checkpoint_fence.h"
 #include "server/range_file.h"
+#include "server/segment_file.h"
 
 namespace tandem::server {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr char kSuffix[] = ".range";
-constexpr char kPartSuffix[] = ".part";
 constexpr char kDenseFile[] = "dense.part";
 constexpr char kRecordFile[] = "record.part";
 // Table names in parts without rows. No table of a job has a name in parentheses.
@@ -52,15 +55,22 @@ absl::Status WithPath(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// The range files and parts in the folder, sorted by name.
+// The ranges and the parts of workers in the folder, in the order of a manifest. Opens each file
+// once, and so does not open each range of a segment.
 absl::StatusOr<std::vector<CheckpointFile>> FilesIn(const std::string& checkpoint) {
   std::vector<CheckpointFile> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(checkpoint, error)) {
+    const std::string path = entry.path().string();
     CheckpointFile file;
     file.name = entry.path().filename().string();
-    if (!absl::EndsWith(file.name, kPartSuffix) && !absl::EndsWith(file.name, kSuffix)) continue;
-    TANDEM_ASSIGN_OR_RETURN(const RangeFileEnds ends, ReadRangeFileEnds(entry.path().string()));
+    if (IsSegment(file.name)) {
+      TANDEM_ASSIGN_OR_RETURN(std::vector<CheckpointFile> parts, ReadSegmentIndex(path));
+      std::move(parts.begin(), parts.end(), std::back_inserter(files));
+      continue;
+    }
+    if (!IsWorkerPart(file) && !absl::EndsWith(file.name, kSuffix)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const RangeFileEnds ends, ReadRangeFileEnds(path));
     file.table = ends.table;
     file.begin = ends.begin;
     file.end = ends.end;
@@ -70,27 +80,27 @@ absl::StatusOr<std::vector<CheckpointFile>> FilesIn(const std::string& checkpoin
     files.push_back(std::move(file));
   }
   if (error) return absl::NotFoundError(absl::StrCat(checkpoint, ": ", error.message()));
-  std::sort(files.begin(), files.end(),
-            [](const CheckpointFile& a, const CheckpointFile& b) { return a.name < b.name; });
+  SortFiles(&files);
   return files;
 }
 
-// Checks that the files of a table follow each other without gap or overlap, from position 0 to the
-// end.
+// Checks that the ranges of a table follow each other without gap or overlap, from position 0 to
+// the end. `files`: in the order of a manifest.
 absl::Status FilesCover(const std::string& checkpoint, const std::vector<CheckpointFile>& files,
                         const std::string& table) {
   uint64_t at = 0;
   bool any = false;
-  // sorted by name, so a table's are in order of position
-  for (const CheckpointFile& file : files) {
-    if (file.table != table || file.name == kDenseFile) continue;
-    if ((any && at == 0) || file.begin != at) {
+  auto file = std::partition_point(files.begin(), files.end(),
+                                   [&](const CheckpointFile& f) { return f.table < table; });
+  for (; file != files.end() && file->table == table; ++file) {
+    if (file->name == kDenseFile) continue;
+    if ((any && at == 0) || file->begin != at) {
       return absl::DataLossError(absl::StrFormat(
           "%s: begins at position %#x, expected %#x: a file of table %s is missing or "
           "was written twice",
-          PathIn(checkpoint, file.name), file.begin, at, table));
+          PathIn(checkpoint, file->name), file->begin, at, table));
     }
-    at = file.end;
+    at = file->end;
     any = true;
   }
   if (any && at == 0) return absl::OkStatus();
@@ -110,8 +120,8 @@ std::string EncodePart(absl::string_view table, absl::string_view bytes) {
   return EncodeRange(image);
 }
 
-std::string WorkerFileName(int rank) { return absl::StrCat("worker-", rank, kPartSuffix); }
-std::string ProgramFileName(int rank) { return absl::StrCat("program-", rank, kPartSuffix); }
+std::string WorkerFileName(int rank) { return absl::StrCat("worker-", rank, kWorkerPartSuffix); }
+std::string ProgramFileName(int rank) { return absl::StrCat("program-", rank, kWorkerPartSuffix); }
 
 // The folder of the checkpoint: `path` itself, or the folder that its LATEST names. For the folder
 // of a run, its model/ is used.
@@ -131,9 +141,13 @@ absl::StatusOr<std::string> Resolve(const std::string& path) {
                    "that has written one, its model/, or one checkpoint in that"));
 }
 
-// Checks the length only. The check is cheap and refuses an incomplete copy before the job starts.
-// Read checks the bytes.
-absl::Status CheckLength(const std::string& path, uint64_t want) {
+// Checks the length of a file by itself.
+absl::Status CheckLength(const std::string& path, const CheckpointFile& file) {
+  const uint64_t want = file.bytes;
+  if (file.offset != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": the manifest names offset ",
+                                                   file.offset, " in a file that is no segment"));
+  }
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);
   if (error) {
@@ -143,6 +157,28 @@ absl::Status CheckLength(const std::string& path, uint64_t want) {
   if (bytes == want) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes, the manifest says ", want,
                                           ": is it cut short, or of another checkpoint?"));
+}
+
+// Checks that a segment has the parts that the manifest lists.
+absl::Status CheckSegment(const std::string& path, std::vector<const CheckpointFile*> listed) {
+  const absl::StatusOr<std::vector<CheckpointFile>> parts = ReadSegmentIndex(path);
+  if (absl::IsNotFound(parts.status())) {
+    return absl::NotFoundError(absl::StrCat(parts.status().message(), "; the manifest lists it"));
+  }
+  TANDEM_RETURN_IF_ERROR(parts.status());
+  std::sort(listed.begin(), listed.end(),
+            [](const CheckpointFile* a, const CheckpointFile* b) { return a->offset < b->offset; });
+  const auto same = [](const CheckpointFile& part, const CheckpointFile* in_manifest) {
+    CheckpointFile wanted = *in_manifest;
+    wanted.rows = part.rows;  // Read compares the number
+    return part == wanted;
+  };
+  if (std::equal(parts->begin(), parts->end(), listed.begin(), listed.end(), same)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat(path, ": has other ranges than the ", listed.size(),
+                   " that the manifest lists: is it of another checkpoint?"));
 }
 
 absl::Status CheckParameters(const std::vector<CheckpointParameter>& saved,
@@ -177,9 +213,12 @@ absl::Status WriteProgramFile(const std::string& checkpoint, int rank, absl::str
                              EncodePart(kProgramTable, state));
 }
 
+// Removes the manifest first: the rest is not a checkpoint, even if this process ends now.
 void AbandonCheckpoint(const std::string& checkpoint) {
-  std::error_code ignored;  // remaining files are not a checkpoint; the next commit tries again
-  fs::remove_all(checkpoint, ignored);
+  std::error_code error;
+  fs::remove(PathIn(checkpoint, kManifest), error);
+  // Remaining files are not a checkpoint; the next commit tries again.
+  if (!error) fs::remove_all(checkpoint, error);
 }
 
 // For example "emb.0000000000000000-1999999999999999.range". The end is exclusive, 0 = 2^64.
@@ -220,26 +259,46 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   return manifest;
 }
 
-std::vector<std::string> CheckpointFoldersIn(const fs::path& parent) {
+// `error`: why there may be more.
+std::vector<std::string> CheckpointFoldersIn(const fs::path& parent, std::error_code* error) {
   std::vector<std::string> folders;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(parent, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory(ignored) && absl::StartsWith(name, kCheckpointFolderPrefix)) {
-      folders.push_back(entry.path().string());
+  for (fs::directory_iterator entry(parent, *error), end; !*error && entry != end;
+       entry.increment(*error)) {
+    const std::string name = entry->path().filename().string();
+    if (entry->is_directory(ignored) && absl::StartsWith(name, kCheckpointFolderPrefix)) {
+      folders.push_back(entry->path().string());
     }
   }
   std::sort(folders.begin(), folders.end());
   return folders;
 }
-
-// Removes a checkpoint unless somebody protects it (KeepCheckpoint); then a later commit removes
-// it. Errors are ignored: a checkpoint that cannot be removed only takes disk space.
-void RemoveCheckpoint(const std::string& folder) {
-  const OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return;
+std::vector<std::string> CheckpointFoldersIn(const fs::path& parent) {
   std::error_code ignored;
-  fs::remove_all(folder, ignored);
+  return CheckpointFoldersIn(parent, &ignored);
+}
+
+// In the name of each checkpoint folder of the run.
+std::string NameOf(uint64_t run) { return absl::StrFormat(".%016x", run); }
+
+// Removes a checkpoint unless somebody protects it (KeepCheckpoint), or may do so: after any error
+// of the lock it stays. Then a later commit removes it. A checkpoint that cannot be removed only
+// takes disk space. False: it stays. `lock_error`: receives the error of a lock that does not work.
+bool RemoveCheckpoint(const std::string& folder, int* lock_error) {
+  {
+    // Open for writing, because an exclusive lock on NFS requires it.
+    const OwnedFd manifest(open(PathIn(folder, kManifest).c_str(), O_RDWR | O_CLOEXEC));
+    if (manifest.get() < 0 && errno != ENOENT) return false;
+    if (manifest.get() >= 0 && flock(manifest.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) *lock_error = errno;
+      return false;
+    }
+    std::error_code error;
+    fs::remove(PathIn(folder, kManifest), error);
+    if (error) return false;
+  }  // Nobody can protect it any more. NFS keeps an open file, and with it the folder.
+  AbandonCheckpoint(folder);
+  return true;
 }
 
 }  // namespace
@@ -252,6 +311,8 @@ void RemoveIncompleteCheckpoints(const std::string& model_folder) {
 }
 
 namespace {
+
+AttemptId IdOf(const CheckpointHead& head) { return {head.run, head.attempt}; }
 
 // Tells which checkpoints are damaged: the attempt has passed over them when it resumed.
 class PassedOver {
@@ -289,31 +350,57 @@ absl::optional<std::string> BestCheckpoint(const fs::path& model_folder,
   return best;
 }
 
-// Removes the other checkpoints in the model folder. Keeps `checkpoint`, the one named `latest`,
-// and the head.keep - 1 newest others of the run that are not damaged.
-void RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead& head,
-                            const fs::path& latest) {
+struct Removals {
+  int removed = 0;
+  std::string stay;  // as in CommitCheckpoint
+};
+
+// Removes other checkpoints in the model folder. Keeps `checkpoint`, the one named `latest`, and
+// the `others` newest others of the run that are not damaged. Counts checkpoints that cannot be
+// removed, because somebody reads them, among these others, but keeps at least the `least` newest.
+// `committed`: `checkpoint` is new, so those of other runs and the damaged ones are not needed any
+// more. A later attempt may begin meanwhile; from then on this one removes nothing.
+Removals RemoveOtherCheckpoints(const std::string& checkpoint, const CheckpointHead& head,
+                                const fs::path& latest, bool committed, int others, int least = 0) {
   struct Older {
     Manifest manifest;
     std::string folder;
   };
   std::vector<Older> older;
   const fs::path model_folder = fs::path(checkpoint).parent_path();
+  int lock_error = 0;
+  Removals result;
+  const auto remove = [&](const std::string& folder) {
+    const bool removed =
+        CheckFence(model_folder.string(), IdOf(head)).ok() && RemoveCheckpoint(folder, &lock_error);
+    result.removed += removed ? 1 : 0;
+    return removed;
+  };
   const PassedOver passed_over(model_folder, head);
   for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
     if (fs::path(folder) == fs::path(checkpoint) || fs::path(folder).filename() == latest) continue;
     absl::StatusOr<Manifest> manifest = ReadManifest(folder);
     if (manifest.ok() && manifest->run == head.run && !passed_over.Has(*manifest, folder)) {
       older.push_back({*std::move(manifest), folder});
-    } else if (!absl::IsUnavailable(manifest.status())) {  // UNAVAILABLE: only the disk has failed
-      RemoveCheckpoint(folder);
+    } else if (committed ? !absl::IsUnavailable(manifest.status())  // only the disk has failed
+                         : absl::IsNotFound(manifest.status())) {
+      remove(folder);
     }
   }
   std::sort(older.begin(), older.end(), [](const Older& a, const Older& b) {
     return IsNewer(a.manifest, a.folder, b.manifest, b.folder);
   });
-  const auto keep = static_cast<size_t>(std::max(head.keep, 1)) - 1;
-  for (size_t i = keep; i < older.size(); ++i) RemoveCheckpoint(older[i].folder);
+  int kept = std::max(others, least);
+  for (int i = static_cast<int>(older.size()); i-- > kept;) {
+    if (!remove(older[static_cast<size_t>(i)].folder)) kept = std::max(kept - 1, least);
+  }
+  if (lock_error != 0) {
+    result.stay =
+        absl::StrCat(model_folder.string(), ": older checkpoints stay, because their locks fail (",
+                     std::strerror(lock_error), ") and another job may read them; hint: mount the ",
+                     "file system with flock, or watch the disk and remove them by hand");
+  }
+  return result;
 }
 
 // Checks the parts that workers write: either all workers have written one, or none.
@@ -370,12 +457,16 @@ absl::Status WriteManifest(const std::string& checkpoint, const job::ResolvedJob
 
 absl::Status CommitCheckpoint(const std::string& checkpoint, const job::ResolvedJob& plan,
                               const CheckpointHead& head,
-                              const std::vector<CheckpointParameter>& dense) {
-  if (const absl::Status written = WriteManifest(checkpoint, plan, head, dense); !written.ok()) {
+                              const std::vector<CheckpointParameter>& dense, std::string* stay) {
+  const fs::path folder = fs::path(checkpoint).parent_path();
+  absl::Status written = CheckFence(folder.string(), IdOf(head));
+  if (written.ok()) written = WriteManifest(checkpoint, plan, head, dense);
+  if (!written.ok()) {
     AbandonCheckpoint(checkpoint);
     return written;
   }
-  const fs::path folder = fs::path(checkpoint).parent_path();
+  // A later attempt may have begun since, and may have resumed from this checkpoint, so it stays.
+  TANDEM_RETURN_IF_ERROR(CheckFence(folder.string(), IdOf(head)));
   const bool may_have_best = plan.job.train().has_keep_best();
   const fs::path latest =
       fs::path(may_have_best ? BestCheckpoint(folder, head).value_or(checkpoint) : checkpoint)
@@ -389,8 +480,68 @@ absl::Status CommitCheckpoint(const std::string& checkpoint, const job::Resolved
     if (stands != fs::path(checkpoint).filename().string() + "\n") AbandonCheckpoint(checkpoint);
     return named;
   }
-  RemoveOtherCheckpoints(checkpoint, head, latest);
+  Removals removals =
+      RemoveOtherCheckpoints(checkpoint, head, latest, /*committed=*/true, head.keep - 1);
+  if (stay != nullptr) *stay = std::move(removals.stay);
   return absl::OkStatus();
+}
+
+absl::Status BeginAttempt(const std::string& model_folder, const CheckpointHead& head) {
+  absl::Status raised = RaiseFence(model_folder, IdOf(head));
+  // The unfinished checkpoint of an earlier attempt may have filled the disk.
+  if (absl::IsResourceExhausted(raised)) {
+    RemoveIncompleteCheckpoints(model_folder);
+    raised = RaiseFence(model_folder, IdOf(head));
+  }
+  TANDEM_RETURN_IF_ERROR(raised);
+  RemoveIncompleteCheckpoints(model_folder);
+  return absl::OkStatus();
+}
+
+absl::Status AdoptCheckpoint(const std::string& model_folder, const CheckpointHead& head) {
+  TANDEM_RETURN_IF_ERROR(CheckFence(model_folder, IdOf(head)));
+  const std::string start = PathIn(model_folder, head.resumed_from);
+  const std::string latest =
+      fs::path(BestCheckpoint(model_folder, head).value_or(start)).filename().string();
+  const std::string file = PathIn(model_folder, kLatest);
+  if (ReadWholeFile(file).value_or("") != latest + "\n") {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(file, latest + "\n"));
+  }
+  RemoveOtherCheckpoints(start, head, latest, /*committed=*/false, head.keep - 1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HasCheckpointOf(const std::string& model_folder, uint64_t run) {
+  std::error_code error;
+  for (const std::string& folder : CheckpointFoldersIn(model_folder, &error)) {
+    const bool named = absl::StrContains(fs::path(folder).filename().string(), NameOf(run));
+    const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+    if (manifest.ok() ? manifest->run == run : named && !absl::IsNotFound(manifest.status())) {
+      return true;
+    }
+  }
+  if (!error || error == std::errc::no_such_file_or_directory) return false;
+  return absl::UnavailableError(absl::StrCat(model_folder, ": ", error.message()));
+}
+
+std::string ModelFolderOf(const std::string& checkpoint) {
+  return fs::path(checkpoint).parent_path().string();
+}
+
+int MakeRoom(const std::string& checkpoint, const CheckpointHead& head) {
+  const std::string model_folder = ModelFolderOf(checkpoint);
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathIn(model_folder, kLatest));
+  if (!text.ok() && !absl::IsNotFound(text.status())) return 0;
+  const std::string latest(absl::StripAsciiWhitespace(text.value_or("")));
+  const absl::StatusOr<Manifest> manifest = ReadManifest(PathIn(model_folder, latest));
+  // LATEST of an earlier attempt may name an old or damaged one. The best checkpoint stays beside
+  // the newest ones.
+  const bool is_newest = manifest.ok() && manifest->run == head.run && !manifest->best &&
+                         (manifest->attempt == head.attempt || latest == head.resumed_from);
+  const int others = std::max(head.keep - 1, 1) - (is_newest ? 1 : 0);
+  return RemoveOtherCheckpoints(checkpoint, head, latest, /*committed=*/false, others,
+                                is_newest ? 0 : 1)
+      .removed;
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path) {
@@ -416,14 +567,18 @@ absl::StatusOr<std::shared_ptr<const CheckpointReader>> SharedCheckpoint::Open(
 }
 
 absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint) {
-  OwnedFd fd(open(checkpoint.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0)
-    return absl::NotFoundError(absl::StrCat(checkpoint, ": ", std::strerror(errno)));
+  // A shared lock requires no more than reading, on NFS too. So other users' checkpoints, and those
+  // on read-only file systems, can be protected.
+  const std::string manifest = PathIn(checkpoint, kManifest);
+  OwnedFd fd(open(manifest.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0 && errno != ENOENT)
+    return absl::NotFoundError(absl::StrCat(manifest, ": ", std::strerror(errno)));
   // The checkpoint may be about to be removed (RemoveCheckpoint holds the lock). Other errors are
-  // ignored, since not every file system has locks.
-  const bool removed = flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  // ignored, since not every file system has locks: RemoveCheckpoint gets the same ones.
+  const bool removed =
+      fd.get() < 0 || (flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK);
   std::error_code error;
-  if (removed || !fs::exists(PathIn(checkpoint, kManifest), error)) {
+  if (removed || !fs::exists(manifest, error)) {
     return absl::NotFoundError(absl::StrCat(
         checkpoint, ": its run has just replaced it by a newer checkpoint; hint: try again"));
   }
@@ -433,17 +588,40 @@ absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint) {
 absl::StatusOr<CheckpointReader> CheckpointReader::OpenFolder(const std::string& folder) {
   TANDEM_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
   CheckpointReader saved(folder, std::move(manifest));
-  for (const CheckpointFile& file : saved.manifest_.files) {
-    TANDEM_RETURN_IF_ERROR(CheckLength(saved.PathOf(file), file.bytes));
-  }
+  TANDEM_RETURN_IF_ERROR(saved.CheckFiles());
   return saved;
 }
 
+// Checks lengths, and the indexes of segments. The check is cheap and refuses an incomplete copy
+// before the job starts. Read checks the bytes.
+absl::Status CheckpointReader::CheckFiles() const {
+  std::map<std::string, std::vector<const CheckpointFile*>> segments;
+  for (const CheckpointFile& file : manifest_.files) {
+    if (IsSegment(file.name)) {
+      segments[PathOf(file)].push_back(&file);
+    } else {
+      TANDEM_RETURN_IF_ERROR(CheckLength(PathOf(file), file));
+    }
+  }
+  for (const auto& [path, listed] : segments) {
+    TANDEM_RETURN_IF_ERROR(CheckSegment(path, listed));
+  }
+  return absl::OkStatus();
+}
+
+std::string CheckpointReader::PlaceOf(const CheckpointFile& file) const {
+  if (!IsSegment(file.name)) return PathOf(file);
+  return absl::StrCat(PathOf(file), ": ", DebugString(file), " at offset ", file.offset);
+}
+
 absl::StatusOr<CheckpointReader> CheckpointReader::OpenNewest(const std::string& model_folder,
-                                                              uint64_t run, std::string* damaged) {
+                                                              uint64_t run,
+                                                              const CheckpointSearch& search,
+                                                              std::string* damaged) {
+  if (!search.chosen.empty()) return OpenFolder(PathIn(model_folder, search.chosen));
   std::vector<CheckpointReader> checkpoints;  // of the run, the newest first
   std::vector<std::string> wrong;
-  const std::string of_run = absl::StrFormat(".%016x", run);  // in the name of a folder
+  const std::string of_run = NameOf(run);
   for (const std::string& folder : CheckpointFoldersIn(model_folder)) {
     absl::StatusOr<CheckpointReader> saved = OpenFolder(folder);
     // A manifest of another run makes the other files look wrong.
@@ -463,7 +641,12 @@ absl::StatusOr<CheckpointReader> CheckpointReader::OpenNewest(const std::string&
               return IsNewer(a.manifest_, a.folder_, b.manifest_, b.folder_);
             });
   for (CheckpointReader& saved : checkpoints) {
-    const absl::Status whole = saved.CheckBytes();
+    const auto known = search.damaged.find(fs::path(saved.folder_).filename().string());
+    if (known != search.damaged.end()) {
+      wrong.push_back(known->second);
+      continue;
+    }
+    const absl::Status whole = saved.CheckBytes(search.reads_ranges);
     if (!whole.ok()) {
       wrong.emplace_back(whole.message());
       continue;
@@ -475,27 +658,44 @@ absl::StatusOr<CheckpointReader> CheckpointReader::OpenNewest(const std::string&
                                           wrong.empty() ? "" : "; ", absl::StrJoin(wrong, "; ")));
 }
 
-absl::Status CheckpointReader::CheckBytes() const {
-  for (const CheckpointFile& file : manifest_.files) TANDEM_RETURN_IF_ERROR(Read(file).status());
+absl::Status CheckpointReader::CheckBytes(bool ranges) const {
+  for (const CheckpointFile& file : manifest_.files) {
+    if (!ranges && !IsWorkerPart(file)) continue;
+    TANDEM_RETURN_IF_ERROR(Read(file).status());
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<RangeImage> CheckpointReader::Read(const CheckpointFile& file) const {
-  const std::string path = PathOf(file);
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  absl::StatusOr<RangeImage> image = ReadChecked(file);
+  if (image.ok()) return image;
+  // Other errors may be of this host alone, such as one of its network file system.
+  const absl::Status& why = image.status();
+  if (!absl::IsDataLoss(why) && !absl::IsNotFound(why) && !absl::IsInvalidArgument(why)) return why;
+  return DamagedCheckpointError(image.status(), fs::path(folder_).filename().string());
+}
+
+absl::StatusOr<RangeImage> CheckpointReader::ReadChecked(const CheckpointFile& file) const {
+  const std::string path = PathOf(file), place = PlaceOf(file);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text,
+                          IsSegment(file.name) ? ReadSegmentPart(path, file) : ReadWholeFile(path));
   const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   absl::StatusOr<RangeImage> image = DecodeRange(bytes);
-  if (!image.ok()) return WithPath(path, image.status());
+  if (!image.ok()) return WithPath(place, image.status());
   if (const uint64_t checksum = StoredChecksum(bytes); checksum != file.checksum) {
     return absl::DataLossError(
         absl::StrFormat("%s: checksum %#x, the manifest says %#x: is it of another checkpoint?",
-                        path, checksum, file.checksum));
+                        place, checksum, file.checksum));
   }
   if (file.rows >= 0 && static_cast<size_t>(file.rows) != image->keys.size()) {
     return absl::DataLossError(
-        absl::StrCat(path, ": has ", image->keys.size(), " rows, the manifest says ", file.rows));
+        absl::StrCat(place, ": has ", image->keys.size(), " rows, the manifest says ", file.rows));
   }
   return image;
+}
+
+absl::StatusOr<std::vector<uint64_t>> CheckpointReader::ReadKeys(const CheckpointFile& file) const {
+  return ReadRangeFileKeys(PathOf(file), file.offset, file.bytes);
 }
 
 absl::StatusOr<RangeImage> CheckpointReader::ReadDense(
@@ -608,7 +808,7 @@ absl::Status CheckpointReader::CheckDenseIsWhole() const {
     TANDEM_RETURN_IF_ERROR(CheckpointQueueFixture(image, source, &delayed));
     if (delayed.empty()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        PathOf(file), ": has ", delayed.size(),
+        PlaceOf(file), ": has ", delayed.size(),
         " delayed steps of the dense parameters, which were on servers; hint: keep them there ",
         "(dense.synchroniser: SERVERS)"));
   }

@@ -1,6 +1,7 @@
-// Checkpoints on disk. A checkpoint is one folder in the model folder: a file for each range
-// (range_file.md), one for the dense part unless dense parameters are on servers, and a manifest
-// (manifest.h). The file LATEST in the model folder names the newest whole checkpoint.
+// Checkpoints on disk. A checkpoint is one folder in the model folder: segments with the ranges of
+// each shard (segment_file.h), a file for the dense part unless dense parameters are on servers,
+// and a manifest (manifest.h). Earlier versions wrote a file for each range (range_file.md); all
+// readers take both. The file LATEST in the model folder names the newest whole checkpoint.
 //
 // A checkpoint is written in two phases. In the first, each process writes its part: rank 0 the
 // dense part; workers their codec's memory, if they have a codec, and the state of their program;
@@ -28,6 +29,7 @@
 #define TANDEM_SERVER_CHECKPOINT_DIRECTORY_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,12 +73,29 @@ struct CheckpointHead {
 // the best one, if the run has one). Only then removes other checkpoints: those of other runs,
 // those that are not whole or are damaged (CheckpointHead::resumed_from), and those of this run
 // except the best one and the newest. If the checkpoint cannot be committed, removes its folder;
-// nothing else has changed then.
+// nothing else has changed then. FAILED_PRECONDITION: another run or a later attempt has begun
+// (checkpoint_fence.h). If it has begun after the manifest was written, the folder stays, since
+// that attempt may have resumed from it. `stay`: if not null, receives why older checkpoints could
+// not be removed although nobody is known to read them: their locks fail (KeepCheckpoint).
 absl::Status CommitCheckpoint(const std::string& checkpoint, const job::ResolvedJob& plan,
                               const CheckpointHead& head,
-                              const std::vector<CheckpointParameter>& dense);
+                              const std::vector<CheckpointParameter>& dense,
+                              std::string* stay = nullptr);
+// Begins an attempt, before any of its processes writes: no earlier attempt can commit from now on
+// (checkpoint_fence.h). Then removes the checkpoints that earlier attempts have not completed. Uses
+// run and attempt of `head`.
+absl::Status BeginAttempt(const std::string& model_folder, const CheckpointHead& head);
+// The servers have loaded head.resumed_from, so the checkpoint is whole. Does what its commit may
+// not have done: names it, or the best one, in LATEST, and removes older ones. So not more than
+// `head.keep` checkpoints, the best one and damaged ones are on the disk when the attempt writes
+// its first. Uses run, attempt, keep and resumed_from of `head`.
+absl::Status AdoptCheckpoint(const std::string& model_folder, const CheckpointHead& head);
 // Removes the folder of a checkpoint that failed.
 void AbandonCheckpoint(const std::string& checkpoint);
+std::string ModelFolderOf(const std::string& checkpoint);
+// A disk has no room for `checkpoint`. Removes now what its commit would remove, except for the
+// newest whole checkpoint of the run. Returns how many it has removed.
+int MakeRoom(const std::string& checkpoint, const CheckpointHead& head);
 // Removes the folders of all checkpoints that were never completed. Requires: no process writes
 // there.
 void RemoveIncompleteCheckpoints(const std::string& model_folder);
@@ -87,27 +106,58 @@ void RemoveIncompleteCheckpoints(const std::string& model_folder);
 // of the run that writes there removes the checkpoint. NOT_FOUND: the checkpoint is already gone.
 absl::StatusOr<OwnedFd> KeepCheckpoint(const std::string& checkpoint);
 
+// Whether the model folder has a checkpoint of `run` that was once complete. It need not be
+// readable any more.
+absl::StatusOr<bool> HasCheckpointOf(const std::string& model_folder, uint64_t run);
+
+// Selects the checkpoint from which a run resumes.
+struct CheckpointSearch {
+  // Whether to read the ranges and to compare their checksums. Servers do both when they load a
+  // range, all servers at the same time, and report damage (base/damaged_checkpoint.h). Other files
+  // are small, and always read.
+  bool reads_ranges = true;
+  // Checkpoints to pass over: the name of the folder, and the fault that a server has reported.
+  std::map<std::string, std::string> damaged;
+  // Not empty: the name of the folder that another process has chosen. No file is read.
+  std::string chosen;
+
+  static CheckpointSearch WithoutRanges() {
+    CheckpointSearch search;
+    search.reads_ranges = false;
+    return search;
+  }
+};
+
 // A whole checkpoint, open for reading: its manifest is in memory. A reader never changes, so any
-// number of threads may use it at the same time. Each call that reads a file reads it anew.
+// number of threads may use it at the same time. Each call that reads a file or a part of it reads
+// it anew.
 class CheckpointReader {
  public:
   // `path`: a checkpoint, a model folder with a LATEST, or the folder of a run. Checks the
-  // manifest, and that every file exists with its full length. The job that writes there may still
-  // run. If its next checkpoint replaces the one being opened, opens the new one instead.
+  // manifest, that every file exists with its full length, and the index of each segment. The job
+  // that writes there may still run. If its next checkpoint replaces the one being opened, opens
+  // the new one instead.
   static absl::StatusOr<CheckpointReader> Open(const std::string& path);
 
-  // The newest whole checkpoint of `run` in the model folder. Reads all of its files and compares
-  // checksums. `damaged`: the faults of newer checkpoints, in one line; empty if there are none.
-  // NOT_FOUND: no checkpoint is whole; the message names the fault of each.
+  // The newest whole checkpoint of `run` in the model folder. `damaged`: the faults of newer
+  // checkpoints, in one line; empty if there are none. NOT_FOUND: no checkpoint is whole; the
+  // message names the fault of each.
   static absl::StatusOr<CheckpointReader> OpenNewest(const std::string& model_folder, uint64_t run,
+                                                     const CheckpointSearch& search,
                                                      std::string* damaged);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
   std::string PathOf(const CheckpointFile& file) const { return folder_ + "/" + file.name; }
+  // For messages: the path, and which range of a segment.
+  std::string PlaceOf(const CheckpointFile& file) const;
 
-  // The contents of one of the files. Refuses bytes that differ from the manifest.
+  // The contents of a range or of a worker's part. Reads no other range of a segment. Refuses bytes
+  // that differ from the manifest. Every error is one of a damaged checkpoint
+  // (base/damaged_checkpoint.h).
   absl::StatusOr<RangeImage> Read(const CheckpointFile& file) const;
+  // Only the keys. Does not verify the checksum.
+  absl::StatusOr<std::vector<uint64_t>> ReadKeys(const CheckpointFile& file) const;
   // The dense parameters, from the dense part or from the files of servers, with keys in order.
   // They must be those of `model`.
   absl::StatusOr<RangeImage> ReadDense(const std::vector<CheckpointParameter>& model) const;
@@ -140,7 +190,9 @@ class CheckpointReader {
   CheckpointReader(std::string folder, Manifest manifest)
       : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
   static absl::StatusOr<CheckpointReader> OpenFolder(const std::string& folder);
-  absl::Status CheckBytes() const;
+  absl::Status CheckFiles() const;
+  absl::Status CheckBytes(bool ranges) const;
+  absl::StatusOr<RangeImage> ReadChecked(const CheckpointFile& file) const;
   const CheckpointFile* FindFile(const std::string& name) const;
   absl::StatusOr<std::string> ReadPart(const std::string& name) const;
   absl::StatusOr<RangeImage> JoinDense() const;

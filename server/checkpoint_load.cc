@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/exhaustion.h"
 #include "base/memory_full.h"
 #include "base/status_macros.h"
@@ -19,8 +20,13 @@ namespace tandem::server {
 namespace {
 
 constexpr int kHeldPerShard = 2;
+// A shard that reads a file and fills ranges with it takes at most so many times the bytes of the
+// file. The bytes are in memory twice, or once with the rows, whose index may be there twice.
+constexpr size_t kTimesInMemory = 4;
+constexpr absl::Duration kLookForRoom = absl::Milliseconds(20);
 constexpr size_t kDone = std::numeric_limits<size_t>::max();
 
+// Keeps the mark of the status.
 absl::Status InFile(const std::string& path, const absl::Status& status) {
   const std::string text = absl::StrCat(path, ": ", status.message());
   return IsMemoryFull(status) ? MemoryFullError(text) : absl::Status(status.code(), text);
@@ -60,6 +66,7 @@ size_t MemoryOf(const RangeImage& image) {
 void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
   if (image->optimizer == optimizer.name()) return;
   image->optimizer = optimizer.name();
+  image->step_base = image->stamp;
   image->slots_per_row = optimizer.slots_per_row(image->dim);
   const auto slots = static_cast<size_t>(image->slots_per_row);
   image->slots.assign(image->keys.size() * slots, 0.0f);
@@ -87,7 +94,7 @@ absl::Status CheckpointLoad::Load(int shard, const std::vector<Range*>& ranges,
   const absl::Status loaded = CatchExceptions([&] { return LoadFiles(shard, ranges, source); });
   if (!loaded.ok()) Cancel(loaded);
   absl::MutexLock lock(&mutex_);
-  at_[static_cast<size_t>(shard)] = kDone;
+  at_[static_cast<size_t>(shard)] = {kDone, /*loads=*/false};
   changed_.SignalAll();
   return loaded;
 }
@@ -163,7 +170,9 @@ absl::Status CheckpointLoad::FindFiles() {
     }
   }
   files_.resize(ordered_.size());
-  for (size_t i = 0; i < ordered_.size(); ++i) files_[i].waiting = needed_by_[i].size();
+  for (size_t i = 0; i < ordered_.size(); ++i) {
+    files_[i].waiting = needed_by_[i].size();
+  }
   return absl::OkStatus();
 }
 
@@ -244,16 +253,20 @@ void CheckpointLoad::EndRows(const Loading& rows, size_t bytes) {
 
 // ---- reading ----------------------------------------------------------------------------------
 
-// No shard waits for ever: a shard that reads a file finishes it, and the shard that is furthest
-// behind never waits for room.
+// No shard waits for ever: a shard that loads a file finishes it, and while none does, the shard
+// that is furthest behind does not wait for room.
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Take(int shard, size_t file,
                                                                        const TableContext& table) {
   {
     absl::MutexLock lock(&mutex_);
-    at_[static_cast<size_t>(shard)] = file;
+    at_[static_cast<size_t>(shard)] = {file, /*loads=*/false};
     changed_.SignalAll();
-    while (status_.ok() && MustWait(shard, file)) changed_.Wait(&mutex_);
+    // Memory of the process becomes free without a signal.
+    while (status_.ok() && MustWait(shard, file)) {
+      changed_.WaitUntil(&mutex_, MonotonicNow() + kLookForRoom);
+    }
     TANDEM_RETURN_IF_ERROR(status_);
+    at_[static_cast<size_t>(shard)].loads = true;
     if (files_[file].state == State::kRead) return Taken(file);
     files_[file].state = State::kReading;
     if (needed_by_[file].size() > 1) ++held_;
@@ -268,10 +281,21 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Take(int shard
 
 bool CheckpointLoad::MustWait(int shard, size_t file) const {
   if (files_[file].state == State::kReading) return true;
-  if (files_[file].state == State::kRead || needed_by_[file].size() == 1) return false;
-  if (held_ < kHeldPerShard * options_.shards) return false;
-  const size_t at = at_[static_cast<size_t>(shard)];
-  return std::any_of(at_.begin(), at_.end(), [at](size_t other) { return other < at; });
+  if (files_[file].state == State::kRead) return false;
+  std::set<size_t> loads;  // shards share the memory of a file
+  for (const At& at : at_) {
+    if (at.loads) loads.insert(at.file);
+  }
+  size_t bytes = ordered_[file]->bytes;
+  for (const size_t other : loads) bytes += ordered_[other]->bytes;
+  const MemoryBudget* const budget = options_.budget;
+  const bool no_room = budget != nullptr && budget->room() < kTimesInMemory * bytes;
+  if (no_room && !loads.empty()) return true;
+  const bool shared = needed_by_[file].size() > 1;
+  const bool too_many = shared && held_ >= kHeldPerShard * options_.shards;
+  if (!too_many && !no_room) return false;
+  const size_t here = at_[static_cast<size_t>(shard)].file;
+  return std::any_of(at_.begin(), at_.end(), [here](const At& at) { return at.file < here; });
 }
 
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t file) {
@@ -300,6 +324,11 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
     }
     StartSlotsAfresh(*table.optimizer, &image);
   }
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, saved_->SaltOf(table.plan->name));
+  if (salt != table.plan->salt) {  // else the rows are in order already
+    counted->bytes.Set(2 * MemoryOf(image) + image.keys.size() * kOrderBytes);
+  }
+  OrderByPosition(table.plan->salt, &image);
   counted->bytes.Set(MemoryOf(image));
   return std::shared_ptr<const RangeImage>(counted, &image);
 }
@@ -326,7 +355,8 @@ absl::Status CheckpointLoad::LoadFiles(int shard, const std::vector<Range*>& ran
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const RangeImage> image,
                             Take(shard, file, owned.front()->table()));
     const absl::Status loaded = LoadFile(file, *image, owned, source);
-    if (!loaded.ok()) return InFile(saved_->PathOf(*ordered_[file]), loaded);
+    options_.on_progress();
+    if (!loaded.ok()) return InFile(saved_->PlaceOf(*ordered_[file]), loaded);
   }
   if (options_.resume) return absl::OkStatus();
   for (Range* const range : ranges) {

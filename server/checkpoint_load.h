@@ -4,7 +4,8 @@
 // Each shard loads its ranges on its own thread. All shards share one order of files. The first
 // shard that needs a file reads it, and shards that need different files read them at the same
 // time. A file stays in memory until every shard that needs it has taken it. To bound the memory, a
-// shard that is ahead of others waits while two such files for each shard are in memory.
+// shard that is ahead of others waits while two such files for each shard are in memory. With
+// little memory a shard waits while its file and those that other shards load do not fit together.
 // The budget of the process counts these files as copies of rows, so no row is evicted for them.
 //
 // A load begins a new run or resumes the run that wrote the checkpoint:
@@ -56,6 +57,9 @@ class CheckpointLoad {
     std::vector<std::string> only;  // a new run: load these tables only; empty: all
     int shards = 1;
     MemoryBudget* budget = nullptr;  // counts files in memory; outlives the load. Null: not counted
+    // Called after each file that a shard has loaded, by the thread of this shard. A shard that
+    // waits for another one makes progress, too.
+    std::function<void()> on_progress = [] {};
   };
   // A range that `shard` will load. The plan of the table outlives the load.
   struct Wanted {
@@ -91,6 +95,11 @@ class CheckpointLoad {
     State state = State::kUnread;
     size_t waiting = 0;  // shards that have not taken the image
     absl::StatusOr<std::shared_ptr<const RangeImage>> image = nullptr;
+  };
+  // The file that a shard needs next, or loads: it reads the file or fills its ranges from it.
+  struct At {
+    size_t file = 0;
+    bool loads = false;
   };
 
   // Estimates for one table. Memory is in bytes.
@@ -156,8 +165,8 @@ class CheckpointLoad {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // not OK: the load has ended
   absl::optional<absl::StatusOr<std::string>> record_ ABSL_GUARDED_BY(mutex_);
   std::vector<File> files_ ABSL_GUARDED_BY(mutex_);
-  std::vector<size_t> at_ ABSL_GUARDED_BY(mutex_);  // by shard: the file that it needs next
-  int held_ ABSL_GUARDED_BY(mutex_) = 0;            // files in memory that several shards need
+  std::vector<At> at_ ABSL_GUARDED_BY(mutex_);  // by shard
+  int held_ ABSL_GUARDED_BY(mutex_) = 0;        // files in memory that several shards need
 
   // For the shares of ranges (see above).
   std::map<const job::TablePlan*, TableRows> tables_ ABSL_GUARDED_BY(mutex_);

@@ -17,6 +17,7 @@
 #include "server/range.h"
 #include "server/range_file.h"
 #include "server/record_cut.h"
+#include "server/segment_file.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 
@@ -27,12 +28,6 @@ namespace fs = std::filesystem;
 
 absl::Status NamedBy(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
-// "[0x0, 2^64)".
-std::string Positions(uint64_t begin, uint64_t end) {
-  return end == 0 ? absl::StrFormat("[0x%x, 2^64)", begin)
-                  : absl::StrFormat("[0x%x, 0x%x)", begin, end);
 }
 
 std::string Floats(absl::Span<const float> values) {
@@ -101,9 +96,9 @@ void WriteCandidates(const RangeImage& image, const InspectOptions& options, std
   SayRest(image.candidates.size(), shown, "candidates", out);
 }
 
-absl::Status InspectRange(const std::string& path, const InspectOptions& options,
-                          std::ostream& out) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+// `path`: for messages. `bytes`: a range file.
+absl::Status InspectRange(const std::string& path, const std::string& bytes,
+                          const InspectOptions& options, std::ostream& out) {
   const absl::StatusOr<RangeImage> image =
       DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   if (!image.ok()) return NamedBy(path, image.status());
@@ -111,10 +106,10 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
     out << path << ": " << image->table << " of a run, " << image->held.size() << " bytes\n";
     return absl::OkStatus();
   }
-  out << path << ": table " << image->table << ", positions " << Positions(image->begin, image->end)
-      << ", " << image->keys.size() << " rows of " << image->dim << " floats and "
-      << image->slots_per_row << " slots (" << image->optimizer << "), version "
-      << image->progress.version << "\n";
+  out << path << ": table " << image->table << ", positions "
+      << PositionsText(image->begin, image->end) << ", " << image->keys.size() << " rows of "
+      << image->dim << " floats and " << image->slots_per_row << " slots (" << image->optimizer
+      << "), version " << image->progress.version << ", stamp " << image->stamp << "\n";
   for (size_t rank = 0; rank < image->progress.workers.size(); ++rank) {
     const policies::WorkerProgress& worker = image->progress.workers[rank];
     out << "  worker " << rank << ": " << worker.admitted << " steps admitted, " << worker.applied
@@ -138,6 +133,18 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   return absl::OkStatus();
 }
 
+absl::Status InspectSegment(const std::string& path, const InspectOptions& options,
+                            std::ostream& out) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<CheckpointFile> parts, ReadSegmentIndex(path));
+  out << path << ": a segment of " << parts.size() << " ranges\n";
+  for (const CheckpointFile& part : parts) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadSegmentPart(path, part));
+    TANDEM_RETURN_IF_ERROR(
+        InspectRange(absl::StrCat(path, " at offset ", part.offset), bytes, options, out));
+  }
+  return absl::OkStatus();
+}
+
 // ---- checkpoints ------------------------------------------------------------------------------
 
 absl::Status InspectCheckpoint(const std::string& path, std::ostream& out) {
@@ -156,9 +163,11 @@ absl::Status InspectCheckpoint(const std::string& path, std::ostream& out) {
     out << "  dense " << DebugString(parameter) << "\n";
   }
   for (const CheckpointFile& file : manifest.files) {
-    out << "  file " << file.name << ": " << file.bytes << " bytes";
+    out << "  file " << file.name;
+    if (IsSegment(file.name)) out << " at offset " << file.offset << ", table " << file.table;
+    out << ": " << file.bytes << " bytes";
     if (file.begin != file.end || file.end != 0) {
-      out << ", positions " << Positions(file.begin, file.end);
+      out << ", positions " << PositionsText(file.begin, file.end);
     }
     out << absl::StrFormat(", XXH3 %016x\n", file.checksum);
   }
@@ -313,7 +322,9 @@ absl::Status InspectFile(const std::string& path, const InspectOptions& options,
     const std::string folder = fs::path(path).parent_path().string();
     return InspectCheckpoint(folder.empty() ? "." : folder, out);
   }
-  return InspectRange(path, options, out);
+  if (IsSegment(name.string())) return InspectSegment(path, options, out);
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  return InspectRange(path, bytes, options, out);
 }
 
 // Prints the checkpoint in a folder, or else each file of a run's folder: its model and its
@@ -327,14 +338,16 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    if (IsRecords(name) || IsOrder(name) || absl::EndsWith(name, ".range") ||
+    if (IsRecords(name) || IsOrder(name) || IsSegment(name) || absl::EndsWith(name, ".range") ||
         name == "dense.part" || (name == "model" && fs::exists(entry.path() / "LATEST"))) {
       found.push_back(entry.path().string());
     }
   }
   if (found.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        path, ": contains no checkpoint (LATEST, MANIFEST), range file (*.range, dense.part), ",
+        path,
+        ": contains no checkpoint (LATEST, MANIFEST), file of one (*.segment, *.range, "
+        "dense.part), ",
         "staleness records (*.updates) or order of updates (*.order); hint: give the folder of a ",
         "run, or one of these"));
   }

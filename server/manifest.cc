@@ -1,6 +1,7 @@
 #include "server/manifest.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -18,7 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFormat = 2;  // format 1 did not say what the numbers mean
+constexpr int64_t kFormat = 3;
+// Earlier versions wrote a file for each range. Format 1 did not say what the numbers mean, and is
+// not read.
+constexpr int64_t kFormatOfSingleFiles = 2;
 constexpr char kChecksumField[] = "xxh3";
 
 // 64-bit numbers are written as text, since programs that read JSON numbers as doubles would round
@@ -98,7 +102,7 @@ class Fields {
   absl::Status& status_;
 };
 
-Manifest Read(const Json& json, absl::Status* status) {
+Manifest Read(const Json& json, int64_t format, absl::Status* status) {
   Fields fields(status);
   Manifest manifest;
   manifest.run = fields.HexNumber(json, "run");
@@ -128,14 +132,17 @@ Manifest Read(const Json& json, absl::Status* status) {
   }
   for (const Json& file : fields.List(json, "files")) {
     CheckpointFile& f = manifest.files.emplace_back();
-    f.name = fields.FileName(file, "name");
+    const bool single = format == kFormatOfSingleFiles;
+    f.name = fields.FileName(file, single ? "name" : "file");
     f.table = fields.String(file, "table");
     f.begin = fields.HexNumber(file, "begin");
     f.end = fields.HexNumber(file, "end");
-    f.bytes = static_cast<uint64_t>(fields.Number(file, "bytes"));
+    if (!single) f.offset = static_cast<uint64_t>(fields.Number(file, "offset"));
+    f.bytes = static_cast<uint64_t>(fields.Number(file, single ? "bytes" : "length"));
     if (file.contains("rows")) f.rows = fields.Number(file, "rows");
     f.checksum = fields.HexNumber(file, kChecksumField);
   }
+  SortFiles(&manifest.files);
   return manifest;
 }
 
@@ -180,11 +187,8 @@ std::string EncodeManifest(const Manifest& manifest) {
     json["dense"].push_back({{"name", p.name}, {"shape", std::move(shape)}});
   }
   for (const CheckpointFile& f : manifest.files) {
-    Json file = {{"name", f.name},
-                 {"table", f.table},
-                 {"begin", Hex(f.begin)},
-                 {"end", Hex(f.end)},
-                 {"bytes", f.bytes}};
+    Json file = {{"file", f.name},   {"offset", f.offset},    {"length", f.bytes},
+                 {"table", f.table}, {"begin", Hex(f.begin)}, {"end", Hex(f.end)}};
     if (f.rows >= 0) file["rows"] = static_cast<uint64_t>(f.rows);
     file[kChecksumField] = Hex(f.checksum);
     json["files"].push_back(std::move(file));
@@ -204,18 +208,39 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   const int64_t format = fields.Number(json, "format");
   const std::string checksum = fields.String(json, kChecksumField);
   TANDEM_RETURN_IF_ERROR(status);
-  if (format != kFormat) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("manifest: format ", format, ", this program reads ", kFormat));
+  if (format != kFormat && format != kFormatOfSingleFiles) {
+    return absl::InvalidArgumentError(absl::StrCat("manifest: format ", format,
+                                                   ", this program reads ", kFormatOfSingleFiles,
+                                                   " and ", kFormat));
   }
   json.erase(kChecksumField);
   if (const std::string computed = ChecksumOf(json); computed != checksum) {
     return absl::DataLossError(
         absl::StrCat("manifest: checksum is ", checksum, ", its fields give ", computed));
   }
-  Manifest manifest = Read(json, &status);
+  Manifest manifest = Read(json, format, &status);
   TANDEM_RETURN_IF_ERROR(status);
   return manifest;
+}
+
+void SortFiles(std::vector<CheckpointFile>* files) {
+  std::sort(files->begin(), files->end(), [](const CheckpointFile& a, const CheckpointFile& b) {
+    return std::tie(a.table, a.begin, a.name) < std::tie(b.table, b.begin, b.name);
+  });
+}
+
+std::string PositionsText(uint64_t begin, uint64_t end) {
+  return end == 0 ? absl::StrFormat("[0x%x, 2^64)", begin)
+                  : absl::StrFormat("[0x%x, 0x%x)", begin, end);
+}
+
+std::string DebugString(const CheckpointFile& file) {
+  if (IsWorkerPart(file)) return file.name;
+  return absl::StrCat("table ", file.table, ", positions ", PositionsText(file.begin, file.end));
+}
+
+bool IsWorkerPart(const CheckpointFile& file) {
+  return absl::EndsWith(file.name, kWorkerPartSuffix);
 }
 
 std::string DebugString(const CheckpointParameter& parameter) {

@@ -1,6 +1,6 @@
-// The manifest of a checkpoint: its files with their lengths, row counts and checksums, and its
-// model. The manifest is written when all files are on the disk. So a folder with a manifest is a
-// whole checkpoint, and a folder without one is not a checkpoint.
+// The manifest of a checkpoint: its ranges with their places in files, lengths, row counts and
+// checksums, and its model. The manifest is written when all files are on the disk. So a folder
+// with a manifest is a whole checkpoint, and a folder without one is not a checkpoint.
 //
 // The manifest is a JSON file, so that people and other programs can read it. Its last field is a
 // checksum of everything before it.
@@ -17,14 +17,16 @@
 
 namespace tandem::server {
 
-// One file in the format of range_file.md.
+// One range, or one part of a worker, in the format of range_file.md. A segment has many
+// of them (segment_file.h); any other file is one.
 struct CheckpointFile {
-  std::string name;  // in the folder of the checkpoint
+  std::string name;  // name of the file in the folder of the checkpoint
   std::string table;
   uint64_t begin = 0, end = 0;  // positions, end 0 = 2^64; both 0 for the dense part
   uint64_t bytes = 0;
   int64_t rows = -1;      // -1: unknown (manifests of earlier versions)
-  uint64_t checksum = 0;  // the one at the end of the file
+  uint64_t checksum = 0;  // the one at the end of these bytes
+  uint64_t offset = 0;    // in the file
 
   friend bool operator==(const CheckpointFile&, const CheckpointFile&) = default;
 };
@@ -63,7 +65,7 @@ struct Manifest {
   std::string hashing;    // of ids: kKeyHashing
   std::vector<CheckpointTable> tables;
   std::vector<CheckpointParameter> dense;  // in the order of the flat buffer
-  std::vector<CheckpointFile> files;       // by name
+  std::vector<CheckpointFile> files;       // sorted by table, then by begin, then by name
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
@@ -82,6 +84,18 @@ std::string EncodeManifest(const Manifest& manifest);
 // DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write. The message does not
 // name the file.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
+
+// The order of Manifest::files.
+void SortFiles(std::vector<CheckpointFile>* files);
+
+// "[0x0, 2^64)".
+std::string PositionsText(uint64_t begin, uint64_t end);
+// "table items, positions [0x0, 2^64)", or the name of a worker's part.
+std::string DebugString(const CheckpointFile& file);
+// True for a file that a worker wrote: dense parameters, states, the run record. No range of a
+// server.
+bool IsWorkerPart(const CheckpointFile& file);
+inline constexpr char kWorkerPartSuffix[] = ".part";
 
 // "top.0.weight [16, 8]"
 std::string DebugString(const CheckpointParameter& parameter);

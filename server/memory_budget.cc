@@ -1,5 +1,6 @@
 #include "server/memory_budget.h"
 
+#include <algorithm>
 #include <set>
 
 namespace tandem::server {
@@ -36,7 +37,14 @@ void MemoryBudget::Measure() {
 // Memory that is given back meanwhile may be resident and not counted any more, but is not of the
 // process.
 void MemoryBudget::OnResident(size_t bytes, int64_t before) {
-  process_ = std::max(least_process_, static_cast<int64_t>(bytes) - std::max(before, counted()));
+  const int64_t process =
+      std::max(least_process_, static_cast<int64_t>(bytes) - std::max(before, counted()));
+  process_ = process;
+  absl::MutexLock lock(&mutex_);
+  looks_.push_back(process);
+  if (looks_.size() > kLooks) looks_.pop_front();
+  const bool enough = looks_.size() == kLooks;
+  steady_process_ = enough ? *std::min_element(looks_.begin(), looks_.end()) : least_process_;
 }
 
 // A worker that serves rows is in a view twice, with one process number.

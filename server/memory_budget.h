@@ -10,7 +10,7 @@
 // ticks besides rows, held updates and copies.
 //
 // Only rows can be refused memory. The other parts are bounded, and a part of the limit is kept
-// free for them: the margin (job::EndingBytes). Rows of tables with `eviction: AT_BUDGET` stay
+// free for them: the margin (job::ReserveOf). Rows of tables with `eviction: AT_BUDGET` stay
 // below the margin, so an arena never refuses memory because of them. If other rows take the
 // margin, the job makes its last checkpoint and ends (nearly_full). At the limit an arena refuses
 // memory, and the shard fails. A part of the margin is for copies, and copies of any checkpoint may
@@ -26,8 +26,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "base/proc_files.h"
 #include "proto/wire.pb.h"
 
@@ -38,6 +41,9 @@ class MemoryBudget {
   // The most bytes that a shard takes beyond those it has asked for (MayGrow): a huge page for rows
   // and one for their clocks, or one more where small blocks become huge pages.
   static constexpr size_t kSlackOfShard = size_t{8} << 20;
+  // Memory of the process counts for nearly_full when this many measurements in turn have found it:
+  // about a second. A burst of frames ends no job.
+  static constexpr size_t kLooks = 20;
 
   // Bytes. `process`: of the process without rows. `margin`: of the limit, as above. `slack`:
   // rows of AT_BUDGET stop this many bytes before the margin, because memory grows by pages
@@ -49,7 +55,8 @@ class MemoryBudget {
         slack_(static_cast<int64_t>(slack)),
         for_copies_(static_cast<int64_t>(for_copies)),
         least_process_(static_cast<int64_t>(process)),
-        process_(static_cast<int64_t>(process)) {}
+        process_(static_cast<int64_t>(process)),
+        steady_process_(static_cast<int64_t>(process)) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
@@ -83,8 +90,11 @@ class MemoryBudget {
   size_t used() const { return static_cast<size_t>(std::max<int64_t>(0, process_ + counted())); }
   // Bytes that are still free; 0 at the limit.
   size_t room() const { return limit() - std::min(limit(), used()); }
-  // True if rows have taken a part of the margin. Copies do not count: they are freed soon.
-  bool nearly_full() const { return process_ + others_ > limit_ - margin_; }
+  // True if rows have taken a part of the margin. Copies do not count: they are freed soon. The
+  // process counts with the least that the last kLooks measurements have found.
+  bool nearly_full() const { return steady_process_ + others_ > limit_ - margin_; }
+  // The same with the process as the last measurement has found it.
+  bool nearly_full_now() const { return process_ + others_ > limit_ - margin_; }
   // The same with the process as first measured, without the memory that shards need while they
   // load a checkpoint.
   bool nearly_full_of_rows() const { return least_process_ + others_ > limit_ - margin_; }
@@ -108,6 +118,9 @@ class MemoryBudget {
 
   const int64_t limit_, margin_, slack_, for_copies_, least_process_;
   std::atomic<int64_t> process_;
+  std::atomic<int64_t> steady_process_;  // the least of looks_
+  absl::Mutex mutex_;
+  std::deque<int64_t> looks_ ABSL_GUARDED_BY(mutex_);  // process_ at the last kLooks measurements
   std::atomic<bool> loading_{false};
   std::atomic<int64_t> others_{0};  // rows and held updates
   std::atomic<int64_t> copies_{0};

@@ -133,15 +133,15 @@ absl::Status FindRows(absl::Span<const uint64_t> keys, absl::Span<const int64_t>
 
 // Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
 absl::Status PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
-                      PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
+                      int64_t step, PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   const bool limited = store->limits() != nullptr;
-  if (!reads->by_row() && !limited) return store->Push(keys, gradients, scale);
+  if (!reads->by_row() && !limited) return store->Push(keys, gradients, scale, step);
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   rows.resize(keys.size());
   scratch->reads.assign(limited ? keys.size() : 0, KnownRead(update));
   TANDEM_RETURN_IF_ERROR(FindRows(keys, scratch->reads, absl::MakeSpan(rows), reads, store));
-  store->ApplyToRows(keys, rows, gradients, scale);
+  store->ApplyToRows(keys, rows, gradients, scale, step);
   if (reads->by_row()) reads->CountUpdate(rows);
   return absl::OkStatus();
 }
@@ -446,14 +446,15 @@ void Range::ForgetWorker(int rank) {
 // Staleness is counted first, because the push itself counts as an update of its rows. The read is
 // forgotten last, because counting and compensation look at it.
 void Range::ApplyAtOnce(const HeldUpdate& update) {
-  if (update.keys.empty()) return;
   const policies::Transform transform = table_->policy->OnApply(progress_, update);
   const bool drop = table_->plan->frozen || transform.factor == 0.0f;
+  if (!table_->plan->frozen && update.samples > 0) ++steps_.stamp;
+  if (update.keys.empty()) return;
   Count(update, update.samples, drop ? kFateDropped : kFateApplied);
   if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
-    Created(PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &pull_times_,
-                     &store_, scratch_),
+    Created(PushRows(update, Transformed(update, 1.0f, transform.compensation), scale,
+                     steps_.taken(), &pull_times_, &store_, scratch_),
             *this, table_);
   }
   if (subscriptions_ != nullptr) {
@@ -586,6 +587,7 @@ void Range::ApplyFold(const HeldStep& step) {
     const bool nothing = drop || table_->policy->OnApply(progress_, update).factor == 0.0f;
     Count(update, step.samples, nothing ? kFateDropped : kFateMerged);
   }
+  if (!drop) ++steps_.stamp;
   if (!drop && !step.updates.empty()) FoldInto(step);
   for (const HeldUpdate& update : step.updates) ForgetRead(update);
 }
@@ -598,7 +600,7 @@ void Range::FoldInto(const HeldStep& step) {
     const policies::Transform transform = table_->policy->OnApply(progress_, only);
     if (transform.factor == 0.0f) return;
     Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
-                     &pull_times_, &store_, scratch_),
+                     steps_.taken(), &pull_times_, &store_, scratch_),
             *this, table_);
     return;
   }
@@ -608,7 +610,7 @@ void Range::FoldInto(const HeldStep& step) {
   const absl::Status found =
       FindRows(s.union_keys, s.reads, absl::MakeSpan(s.union_rows), &pull_times_, &store_);
   if (!Created(found, *this, table_)) return;
-  store_.ApplyToRows(s.union_keys, s.union_rows, s.sums, factor);
+  store_.ApplyToRows(s.union_keys, s.union_rows, s.sums, factor, steps_.taken());
   if (pull_times_.by_row()) pull_times_.CountUpdate(s.union_rows);
 }
 
@@ -733,6 +735,8 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.slots_per_row = store_.slots_per_row();
   copy.head.begin = begin_;
   copy.head.end = end_;
+  copy.head.stamp = steps_.stamp;
+  copy.head.step_base = steps_.base;
   copy.head.progress = progress_;
   copy.head.progress.clocks = nullptr;  // owned by the range, and keep changing
   copy.head.limited = store_.limits() != nullptr;
@@ -855,6 +859,7 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
                                             " bytes, but only ", rest.size(), " bytes follow"));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
+  steps_.Continue(image);
   progress_.version = image.progress.version;
   progress_.workers = image.progress.workers;
   clocks_.Reset();

@@ -5,6 +5,7 @@
 #ifndef TANDEM_SERVER_RANGE_H_
 #define TANDEM_SERVER_RANGE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -105,6 +106,22 @@ inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
 // has one. The values are in memory from `source`.
 absl::Status CheckpointQueueFixture(const RangeImage& image, BufferSource& source,
                                     HeldQueue* delayed);
+
+// The steps of the optimizer in a range: one for each step, batch or single update that had
+// samples, even if it had no rows in the range or the policy gave it the factor 0 there. So ranges
+// that have the same updates have the same stamp, however their table is cut.
+struct OptimizerSteps {
+  int64_t stamp = 0, base = 0;  // RangeImage::stamp, step_base
+
+  // The steps of the present optimizer, the t of Adam that counts by table.
+  int64_t taken() const { return stamp - base; }
+
+  // Continues the count of a file or of a moved range. Of several files the largest stamp counts.
+  void Continue(const RangeImage& image) {
+    stamp = std::max(stamp, image.stamp);
+    base = std::max(base, image.step_base);
+  }
+};
 
 class Range {
  public:
@@ -227,6 +244,7 @@ class Range {
   std::unique_ptr<RowWrites> writes_;
   std::unique_ptr<Subscriptions> subscriptions_;
   uint64_t last_closed_samples_ = 0;
+  OptimizerSteps steps_;
   RangeTotals::Part part_;  // of this range
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -20,8 +21,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr uint32_t kMagic = 0x46524454;  // "TDRF"
-constexpr uint32_t kFormat = 1;          // of a table without limits
-constexpr uint32_t kLimitedFormat = 2;   // ... with limits
+constexpr uint32_t kFormat = 3;
+// Formats of earlier versions, which are only read: for tables without limits, and with limits.
+constexpr uint32_t kOldFormat = 1, kOldLimitedFormat = 2;
+constexpr uint32_t kFloat32 = 0;  // type of rows and of optimizer slots
 constexpr size_t kAlign = 8;
 constexpr size_t kChecksumBytes = 8;
 
@@ -45,17 +48,25 @@ struct Header {
   uint32_t workers;
   uint32_t table_bytes;
   uint32_t optimizer_bytes;
-  uint32_t zero;
-  uint64_t held_bytes;
-  uint64_t candidates;  // only in kLimitedFormat; 0 in the other
+  uint32_t limited;     // 0 in the old formats
+  uint64_t held_bytes;  // kOldFormat ends here
+  uint64_t candidates;  // kOldLimitedFormat ends here
+  int64_t stamp;
+  int64_t step_base;
+  uint32_t row_type;
+  uint32_t state_type;
+  uint64_t flags;
 };
-static_assert(sizeof(Header) == 88);
-constexpr size_t kLeastHeaderBytes = sizeof(Header) - sizeof(uint64_t);
+static_assert(sizeof(Header) == 120);
+constexpr size_t kLeastHeaderBytes = offsetof(Header, candidates);
 
-bool IsOurFormat(uint32_t format) { return format == kFormat || format == kLimitedFormat; }
+bool IsOurFormat(uint32_t format) { return format >= kOldFormat && format <= kFormat; }
 size_t HeaderBytes(const Header& h) {
-  return h.format == kLimitedFormat ? sizeof(Header) : kLeastHeaderBytes;
+  return h.format == kOldFormat          ? kLeastHeaderBytes
+         : h.format == kOldLimitedFormat ? offsetof(Header, stamp)
+                                         : sizeof(Header);
 }
+bool IsLimited(const Header& h) { return h.format == kOldLimitedFormat || h.limited == 1; }
 
 struct WorkerEntry {
   uint64_t incarnation;
@@ -76,7 +87,7 @@ struct Sections {
               h.rows * sizeof(uint64_t),
               h.rows * h.dim * sizeof(float),
               h.rows * h.slots_per_row * sizeof(float),
-              h.format == kLimitedFormat ? h.rows * sizeof(uint32_t) : 0,
+              IsLimited(h) ? h.rows * sizeof(uint32_t) : 0,
               h.candidates * sizeof(Candidate),
               h.held_bytes},
         others(HeaderBytes(h) + kChecksumBytes) {}
@@ -146,8 +157,7 @@ absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
   }
   if (!IsOurFormat(h.format)) {
     return absl::InvalidArgumentError(absl::StrCat("range file: format at offset 4 is ", h.format,
-                                                   ", this program reads ", kFormat, " and ",
-                                                   kLimitedFormat));
+                                                   ", this program reads 1 to ", kFormat));
   }
   if (h.file_bytes != bytes.size()) {
     return absl::DataLossError(absl::StrCat("range file: file_bytes at offset 8 is ", h.file_bytes,
@@ -181,12 +191,21 @@ absl::Status CheckHeader(const Header& h) {
   TANDEM_RETURN_IF_ERROR(CheckField("workers", 56, h.workers, 0, kMaxWorkers));
   TANDEM_RETURN_IF_ERROR(CheckField("table_bytes", 60, h.table_bytes, 0, kMaxNameBytes));
   TANDEM_RETURN_IF_ERROR(CheckField("optimizer_bytes", 64, h.optimizer_bytes, 0, kMaxNameBytes));
-  TANDEM_RETURN_IF_ERROR(CheckField("reserved field", 68, h.zero, 0, 0));
+  TANDEM_RETURN_IF_ERROR(CheckField("limited", 68, h.limited, 0, h.format == kFormat ? 1 : 0));
   TANDEM_RETURN_IF_ERROR(CheckField("held_bytes", 72, h.held_bytes, 0, kMaxHeldBytes));
-  TANDEM_RETURN_IF_ERROR(CheckField("candidates", 80, h.candidates, 0, kMaxRows));
+  TANDEM_RETURN_IF_ERROR(
+      CheckField("candidates", 80, h.candidates, 0, IsLimited(h) ? kMaxRows : 0));
+  TANDEM_RETURN_IF_ERROR(CheckField("row_type", 104, h.row_type, kFloat32, kFloat32));
+  TANDEM_RETURN_IF_ERROR(CheckField("state_type", 108, h.state_type, kFloat32, kFloat32));
+  TANDEM_RETURN_IF_ERROR(CheckField("flags", 112, h.flags, 0, 0));
   if (h.version < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("range file: version at offset 48 is ", h.version));
+  }
+  if (h.step_base < 0 || h.step_base > h.stamp) {
+    return absl::InvalidArgumentError(absl::StrCat("range file: step_base at offset 96 is ",
+                                                   h.step_base, ", expected 0 to the stamp, ",
+                                                   h.stamp));
   }
   if (h.end != 0 && h.end <= h.begin) {
     return absl::InvalidArgumentError(
@@ -231,8 +250,12 @@ absl::Status ReadCandidates(Reader& reader, uint64_t count, std::vector<Candidat
 Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t candidates, uint64_t held_bytes) {
   Header h = {};
   h.magic = kMagic;
-  h.format = head.limited ? kLimitedFormat : kFormat;
+  h.format = kFormat;
+  h.limited = head.limited ? 1 : 0;
   h.candidates = candidates;
+  h.stamp = head.stamp;
+  h.step_base = head.step_base;
+  h.row_type = h.state_type = kFloat32;
   h.dim = static_cast<uint32_t>(head.dim);
   h.slots_per_row = static_cast<uint32_t>(head.slots_per_row);
   h.rows = rows;
@@ -268,24 +291,27 @@ absl::Status CheckSameShape(const RangeImage& image, const RangeStore& store) {
   return absl::OkStatus();
 }
 
-// Reads parts of a file, without the rest.
+// Reads parts of a range file, without the rest. The range file may be a part of a segment.
 class PartReader {
  public:
-  // NOT_FOUND if there is no file, DATA_LOSS if it is not whole.
-  static absl::StatusOr<PartReader> Open(const std::string& path) {
-    PartReader reader(path);
+  // The range file at [offset, offset + bytes) of a file; bytes 0: to the end. NOT_FOUND if there
+  // is no file, DATA_LOSS if the range file is not whole.
+  static absl::StatusOr<PartReader> Open(const std::string& path, uint64_t offset, uint64_t bytes) {
+    PartReader reader(path, offset);
     if (!reader.file_) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-    reader.bytes_ = static_cast<uint64_t>(reader.file_.tellg());
+    const auto size = static_cast<uint64_t>(reader.file_.tellg());
+    reader.bytes_ = bytes > 0 ? bytes : size - std::min(size, offset);
     Header& h = reader.header_;
     TANDEM_RETURN_IF_ERROR(reader.Read(0, &h, kLeastHeaderBytes));
     if (h.magic != kMagic || !IsOurFormat(h.format)) return reader.NotWhole();
     TANDEM_RETURN_IF_ERROR(
         reader.Read(kLeastHeaderBytes, &h.candidates, HeaderBytes(h) - kLeastHeaderBytes));
+    if (h.format != kFormat) h.stamp = h.version;
     if (!CheckHeader(h).ok() || h.file_bytes != reader.bytes_) return reader.NotWhole();
     return reader;
   }
-  absl::Status Read(uint64_t offset, void* to, size_t count) {
-    file_.seekg(static_cast<std::streamoff>(offset));
+  absl::Status Read(uint64_t at, void* to, size_t count) {
+    file_.seekg(static_cast<std::streamoff>(offset_ + at));
     file_.read(static_cast<char*>(to), static_cast<std::streamsize>(count));
     return file_ ? absl::OkStatus() : NotWhole();
   }
@@ -294,14 +320,15 @@ class PartReader {
   uint64_t names_at() const { return HeaderBytes(header_) + Padded(Sections(header_).bytes[0]); }
 
  private:
-  explicit PartReader(const std::string& path)
-      : path_(path), file_(path, std::ios::binary | std::ios::ate) {}
+  PartReader(const std::string& path, uint64_t offset)
+      : path_(path), offset_(offset), file_(path, std::ios::binary | std::ios::ate) {}
   absl::Status NotWhole() const {
-    return absl::DataLossError(
-        absl::StrCat(path_, ": ", bytes_, " bytes that are not a whole range file"));
+    return absl::DataLossError(absl::StrCat(path_, ": ", bytes_, " bytes at offset ", offset_,
+                                            " that are not a whole range file"));
   }
 
   std::string path_;
+  uint64_t offset_;
   std::ifstream file_;
   uint64_t bytes_ = 0;
   Header header_ = {};
@@ -403,11 +430,17 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   Reader reader(bytes);
   Header h = {};
   reader.Bytes(&h, kLeastHeaderBytes);
-  // If the file is too short for format 2, these are bytes of the checksum. CheckHeader refuses it.
+  if (bytes.size() < HeaderBytes(h) + kChecksumBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("range file: ", bytes.size(), " bytes are too few for format ", h.format));
+  }
   reader.Bytes(&h.candidates, HeaderBytes(h) - kLeastHeaderBytes);
+  if (h.format != kFormat) h.stamp = h.version;
   TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // after this, the bytes contain every section
   RangeImage image;
-  image.limited = h.format == kLimitedFormat;
+  image.limited = IsLimited(h);
+  image.stamp = h.stamp;
+  image.step_base = h.step_base;
   image.dim = static_cast<int>(h.dim);
   image.slots_per_row = static_cast<int>(h.slots_per_row);
   image.begin = h.begin;
@@ -429,15 +462,48 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   return image;
 }
 
+namespace {
+
+// The indices [first, last) of the elements with positions in [begin, end). The elements are in
+// order of position.
+template <typename Element, typename KeyOf>
+std::pair<size_t, size_t> Inside(uint64_t salt, const std::vector<Element>& elements,
+                                 const KeyOf& key_of, uint64_t begin, uint64_t end) {
+  const auto first_from = [&](uint64_t position) {
+    const auto at = std::partition_point(
+        elements.begin(), elements.end(),
+        [&](const Element& element) { return Position(salt, key_of(element)) < position; });
+    return static_cast<size_t>(at - elements.begin());
+  };
+  return {first_from(begin), end == 0 ? elements.size() : first_from(end)};
+}
+
+// Puts rows of `width` values in the order of (position, row).
+template <typename Value>
+void Reorder(const std::vector<std::pair<uint64_t, size_t>>& order, size_t width,
+             std::vector<Value>* values) {
+  std::vector<Value> ordered(values->size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    std::copy_n(values->begin() + static_cast<std::ptrdiff_t>(order[i].second * width), width,
+                ordered.begin() + static_cast<std::ptrdiff_t>(i * width));
+  }
+  *values = std::move(ordered);
+}
+
+}  // namespace
+
 absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store) {
   TANDEM_RETURN_IF_ERROR(CheckSameShape(image, *store));
   const size_t dim = static_cast<size_t>(image.dim);
   const size_t slots = static_cast<size_t>(image.slots_per_row);
-  const auto inside = [&](size_t i) {
-    return InRange(Position(store->options().salt, image.keys[i]), begin, end);
-  };
-  const size_t rows = image.keys.size();
-  for (size_t first = 0; first < rows;) {  // assigns each run of consecutive rows inside at once
+  const uint64_t salt = store->options().salt;
+  const auto inside = [&](size_t i) { return InRange(Position(salt, image.keys[i]), begin, end); };
+  const bool ordered = image.ordered_under == salt;
+  const auto key_of = [](uint64_t key) { return key; };
+  const auto [begin_row, rows] = ordered ? Inside(salt, image.keys, key_of, begin, end)
+                                         : std::make_pair(size_t{0}, image.keys.size());
+  for (size_t first = begin_row;
+       first < rows;) {  // assigns each run of consecutive rows inside at once
     size_t last = first;
     while (last < rows && inside(last)) ++last;
     const size_t count = last - first;
@@ -455,11 +521,37 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
     first = last + 1;  // `last` is outside, or the end
   }
   if (store->limits() == nullptr) return absl::OkStatus();
-  for (const Candidate& candidate : image.candidates) {
-    if (!InRange(Position(store->options().salt, candidate.key), begin, end)) continue;
+  const auto key_of_candidate = [](const Candidate& candidate) { return candidate.key; };
+  const auto [begin_candidate, candidates] =
+      ordered ? Inside(salt, image.candidates, key_of_candidate, begin, end)
+              : std::make_pair(size_t{0}, image.candidates.size());
+  for (size_t i = begin_candidate; i < candidates; ++i) {
+    const Candidate& candidate = image.candidates[i];
+    if (!InRange(Position(salt, candidate.key), begin, end)) continue;
     TANDEM_RETURN_IF_ERROR(store->limits()->SetCandidate(candidate));
   }
   return absl::OkStatus();
+}
+
+void OrderByPosition(uint64_t salt, RangeImage* image) {
+  image->ordered_under = salt;
+  const auto by_position = [salt](const Candidate& a, const Candidate& b) {
+    return Position(salt, a.key) < Position(salt, b.key);
+  };
+  std::stable_sort(image->candidates.begin(), image->candidates.end(), by_position);
+  std::vector<uint64_t>& keys = image->keys;
+  const auto key_by_position = [salt](uint64_t a, uint64_t b) {
+    return Position(salt, a) < Position(salt, b);
+  };
+  if (std::is_sorted(keys.begin(), keys.end(), key_by_position)) return;
+  std::vector<std::pair<uint64_t, size_t>> order(keys.size());  // position, row
+  static_assert(sizeof order[0] == kOrderBytes);
+  for (size_t i = 0; i < keys.size(); ++i) order[i] = {Position(salt, keys[i]), i};
+  std::sort(order.begin(), order.end());
+  Reorder(order, 1, &keys);
+  Reorder(order, static_cast<size_t>(image->dim), &image->weights);
+  Reorder(order, static_cast<size_t>(image->slots_per_row), &image->slots);
+  if (image->limited) Reorder(order, 1, &image->ages);
 }
 
 uint64_t StoredChecksum(absl::Span<const uint8_t> bytes) {
@@ -470,7 +562,7 @@ uint64_t StoredChecksum(absl::Span<const uint8_t> bytes) {
 }
 
 absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(PartReader file, PartReader::Open(path));
+  TANDEM_ASSIGN_OR_RETURN(PartReader file, PartReader::Open(path, 0, 0));
   RangeFileEnds ends;
   ends.table.resize(file.header().table_bytes);
   TANDEM_RETURN_IF_ERROR(file.Read(file.names_at(), ends.table.data(), ends.table.size()));
@@ -483,8 +575,9 @@ absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path) {
   return ends;
 }
 
-absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(PartReader file, PartReader::Open(path));
+absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path, uint64_t offset,
+                                                        uint64_t bytes) {
+  TANDEM_ASSIGN_OR_RETURN(PartReader file, PartReader::Open(path, offset, bytes));
   std::vector<uint64_t> keys(file.header().rows);
   const uint64_t at = file.names_at() + Padded(Sections(file.header()).bytes[1]);
   TANDEM_RETURN_IF_ERROR(file.Read(at, keys.data(), keys.size() * sizeof(uint64_t)));

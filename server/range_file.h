@@ -1,8 +1,8 @@
 // One key range as bytes: a file of a checkpoint, and the payload of a range move.
 //
-// Contents: table name, dim, optimizer name, [begin, end), progress (version and the exactly-once
-// memory of each worker), keys, weights, slots, held updates; a checksum over everything. A table
-// with limits (row_limits.h) also has the ages of its rows, and candidates.
+// Contents: table name, dim, optimizer name, [begin, end), stamp, progress (version and the
+// exactly-once memory of each worker), keys, weights, slots, held updates; a checksum over
+// everything. A table with limits (row_limits.h) also has the ages of its rows, and candidates.
 // server/range_file.md describes the layout. All functions are pure functions of bytes, except the
 // two that read parts of a file. checkpoint_directory.h says which files make up a checkpoint.
 #ifndef TANDEM_SERVER_RANGE_FILE_H_
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,10 @@ struct RangeImage {
   int slots_per_row = 0;
   std::string optimizer;        // RowOptimizer::name()
   uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
+  // The steps of the optimizer (OptimizerSteps), and the stamp at which the optimizer began:
+  // the optimizer has taken stamp - step_base steps. In files of formats 1 and 2 the stamp is the
+  // version.
+  int64_t stamp = 0, step_base = 0;
   policies::RangeProgress progress;
   std::vector<uint64_t> keys;         // in order of position
   std::vector<float> weights;         // [keys, dim]
@@ -40,6 +45,9 @@ struct RangeImage {
   std::vector<uint32_t> ages;         // [keys]; versions since the last update
   std::vector<Candidate> candidates;  // in order of position
   std::string held;  // opaque: held updates, and memory of the policy (range_copy.cc)
+  // The salt under which OrderByPosition has ordered rows and candidates. The order of a file is
+  // only a promise of its bytes, under the salt of the run that wrote it.
+  std::optional<uint64_t> ordered_under;
 };
 
 // Encodes a range section by section and hands the bytes to `sink` in pieces of 256 KiB, so an
@@ -104,6 +112,12 @@ inline bool InRange(uint64_t position, uint64_t begin, uint64_t end) {
 // row; some rows are there.
 absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
 
+// Orders rows and candidates by their positions under `salt`. LoadInto then finds the rows of a
+// range without looking at the others. So all ranges of a job together need one look at each row.
+// If the order changes, needs memory for another copy of the largest array and kOrderBytes a row.
+inline constexpr size_t kOrderBytes = 16;
+void OrderByPosition(uint64_t salt, RangeImage* image);
+
 // The checksum at the end of the bytes of a range.
 uint64_t StoredChecksum(absl::Span<const uint8_t> bytes);
 
@@ -117,9 +131,10 @@ struct RangeFileEnds {
 };
 // DATA_LOSS if the file is not whole; NOT_FOUND if there is none. The message names the file.
 absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path);
-// The keys of the file's rows, read without weights and slots. Does not verify the checksum. Errors
-// as above.
-absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path);
+// The keys of the range file at [offset, offset + bytes) of a file, read without weights and slots.
+// Does not verify the checksum. Errors as above.
+absl::StatusOr<std::vector<uint64_t>> ReadRangeFileKeys(const std::string& path, uint64_t offset,
+                                                        uint64_t bytes);
 
 }  // namespace tandem::server
 

@@ -124,6 +124,7 @@ absl::Status CheckpointQueueFixture(const RangeImage& image, BufferSource& sourc
 
 absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
+  steps_.Continue(image);
   HeldQueue saved;
   size_t batches = 0;
   TANDEM_RETURN_IF_ERROR(CheckpointSteps(image, source, &saved, &batches));
@@ -207,6 +208,7 @@ absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& sour
                                                    progress_.workers.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(progress));
+  steps_.Continue(image);
   progress_.version = progress.version;
   progress_.workers = std::move(progress.workers);
   clocks_.Reset();

@@ -75,9 +75,9 @@ class RangeStore {
   size_t Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent, unless
-  // the limits refuse the key. Requires: keys unique.
-  absl::Status Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
-                    float scale);
+  // the limits refuse the key. `step`: RowOptimizer::Apply. Requires: keys unique.
+  absl::Status Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale,
+                    int64_t step);
 
   // Row numbers of the keys; RowIndex::kNoRow for absent keys.
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
@@ -92,7 +92,7 @@ class RangeStore {
   // Applies gradients to rows by key and number, except keys with kNoRow. Requires: row numbers
   // valid and distinct.
   void ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
-                   absl::Span<const float> gradients, float scale);
+                   absl::Span<const float> gradients, float scale, int64_t step);
 
   // Sets the weights of each key, and the slots unless `slots` is empty (ASSIGN, files). Creates
   // absent rows. With limits each key is admitted, and has its last update at the present version.
@@ -131,7 +131,7 @@ class RangeStore {
   const Options& options() const { return options_; }
   int dim() const { return options_.dim; }
   int slots_per_row() const { return slots_per_row_; }
-  int64_t size() const;        // rows, including absent ones that are not erased yet
+  int64_t size() const;  // rows, including absent ones that are not erased yet
   StoreMemory Memory() const;
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
@@ -161,7 +161,7 @@ class RangeStore {
   template <bool kLimits>
   size_t PullRows(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
   void ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
-                  const float* gradients, float scale);
+                  const float* gradients, float scale, int64_t step);
 
   const Options options_;
   const int slots_per_row_;

@@ -4,6 +4,8 @@
 #ifndef TANDEM_SERVER_RECORD_FILE_H_
 #define TANDEM_SERVER_RECORD_FILE_H_
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
 
 namespace tandem::server {
@@ -63,6 +66,10 @@ class RecordFile {
   absl::Status Flush() {
     return file_ == nullptr || std::fflush(file_) == 0 ? absl::OkStatus()
                                                        : Error("cannot be written: disk full?");
+  }
+  // A descriptor of the file, for fsync(2) by another thread; -1 before Open. The caller owns it.
+  OwnedFd Descriptor() const {
+    return OwnedFd(file_ == nullptr ? -1 : fcntl(fileno(file_), F_DUPFD_CLOEXEC, 0));
   }
   // The length of the file after Flush; 0 before Open.
   uint64_t bytes() const { return bytes_; }

@@ -42,6 +42,12 @@ class RowWrites {
                      absl::Span<const uint64_t> keys, absl::Span<const float> values,
                      RangeStore* store, std::vector<uint64_t>* changed);
 
+  // True if the write was applied before, or a later one of the writer was: Apply changes no row.
+  bool Knows(uint64_t writer, int64_t number) const {
+    const auto at = writers_.find(writer);
+    return at != writers_.end() && number <= at->second.number;
+  }
+
   size_t writers() const { return writers_.size(); }
   uint64_t writes() const { return writes_; }  // of all writers, each once
 

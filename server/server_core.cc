@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/memory_full.h"
+#include "base/no_room.h"
 
 namespace tandem::server {
 namespace {
@@ -56,6 +57,7 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
   task.abandon = command.abandon();
   task.may_fail = command.may_fail();
   task.worker = command.worker();
+  task.reason = command.reason();
   switch (command.kind()) {
     case Command::MARK:
       task.kind = ShardTask::Kind::kMark;
@@ -71,6 +73,9 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
       break;
     case Command::FORGET_WORKER:
       task.kind = ShardTask::Kind::kForgetWorker;
+      break;
+    case Command::REFUSE_WRITES:
+      task.kind = ShardTask::Kind::kRefuseWrites;
       break;
     default:
       return Answer(command.id(),
@@ -107,6 +112,8 @@ std::string ServerCore::Doing() const {
       return "serves rows";
     case ShardTask::Kind::kForgetWorker:
       return "waits for ranges on their way";
+    case ShardTask::Kind::kRefuseWrites:
+      return "serves rows";
   }
   return "";
 }
@@ -136,13 +143,14 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
     failure_ = done.status;
     return;
   }
-  effects->to_scheduler.insert(effects->to_scheduler.end(), done.reports.begin(),
-                               done.reports.end());
-  Answer(id, done.status, effects);
-  // answered_ holds statuses only. So a repeated request for a report makes a new report.
+  Answer(id, done.status, effects, done.reports);
+  // A repeated request for a report makes a new report. A repeated MARK gets the same reports.
   const bool reports =
       done.kind == ShardTask::Kind::kReport || done.kind == ShardTask::Kind::kForgetWorker;
   if (reports) answered_.erase(id);
+  if (done.kind != ShardTask::Kind::kMark) return;
+  for (auto& [earlier, answered] : answered_) answered.reports.clear();
+  answered_[id].reports = done.reports;
 }
 
 // True if the task is known. Either it is in progress and will be answered at its end, or it has
@@ -151,17 +159,20 @@ bool ServerCore::AnswerAgain(uint64_t id, ServerEffects* effects) {
   if (pending_.count(id) > 0) return true;
   const auto it = answered_.find(id);
   if (it == answered_.end()) return false;
-  Answer(id, absl::Status(it->second), effects);
+  Answer(id, absl::Status(it->second.status), effects, it->second.reports);
   return true;
 }
 
-void ServerCore::Answer(uint64_t id, const absl::Status& status, ServerEffects* effects) {
+void ServerCore::Answer(uint64_t id, const absl::Status& status, ServerEffects* effects,
+                        const std::vector<Control>& reports) {
+  effects->to_scheduler.insert(effects->to_scheduler.end(), reports.begin(), reports.end());
   CommandDone& done = *effects->to_scheduler.emplace_back().mutable_command_done();
   done.set_id(id);
   done.set_code(static_cast<int32_t>(status.code()));
   done.set_message(std::string(status.message()));
   done.set_memory_full(IsMemoryFull(status));
-  answered_[id] = status;
+  done.set_no_room(IsNoRoom(status));
+  answered_[id].status = status;
   if (answered_.size() > kAnswersKept) answered_.erase(answered_.begin());
 }
 

@@ -35,6 +35,7 @@ struct ShardTask {
     kFinishDelayed,  // ShardCore::FinishDelayed
     kReport,         // ShardCore::Report; the answer carries the report
     kForgetWorker,   // ShardCore::ForgetWorker, once no range is on its way; as kReport
+    kRefuseWrites,   // ShardCore::RefuseWrites
   };
   Kind kind = Kind::kView;
   uint64_t id = 0;  // of the view or command; the answer has the same
@@ -43,6 +44,7 @@ struct ShardTask {
   std::string path;
   bool abandon = false;   // kCheckpoint: write no more files, and fail
   int worker = 0;         // kForgetWorker: the rank
+  std::string reason;     // kRefuseWrites: for people; empty: take writes again
   bool may_fail = false;  // kMark: give up rather than need too much memory
 };
 
@@ -85,19 +87,26 @@ class ServerCore {
     std::vector<Control> reports;
   };
 
+  struct Answered {
+    absl::Status status;
+    std::vector<Control> reports;  // only of the last MARK
+  };
+
   void OnView(const View& view, ServerEffects* effects);
   void OnCommand(const Command& command, ServerEffects* effects);
   void Begin(ShardTask task, ServerEffects* effects);
   bool AnswerAgain(uint64_t id, ServerEffects* effects);
-  void Answer(uint64_t id, const absl::Status& status, ServerEffects* effects);
+  // Sends the reports, then the answer, so that an answer never comes without its reports.
+  void Answer(uint64_t id, const absl::Status& status, ServerEffects* effects,
+              const std::vector<Control>& reports = {});
 
   const job::ResolvedJob& plan_;
   const uint64_t incarnation_;
   int index_ = -1;
   bool stopped_ = false;
   absl::Status failure_;
-  std::map<uint64_t, Pending> pending_;        // by id
-  std::map<uint64_t, absl::Status> answered_;  // the last answers, by id
+  std::map<uint64_t, Pending> pending_;    // by id
+  std::map<uint64_t, Answered> answered_;  // the last answers, by id
 };
 
 }  // namespace tandem::server

@@ -1,7 +1,11 @@
 #include "server/server_shell.h"
 
+#include <string.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -29,6 +33,7 @@
 #include "server/record_cut.h"
 #include "server/record_file.h"
 #include "server/replay.h"
+#include "server/segment_file.h"
 #include "server/server_core.h"
 #include "server/shard_checkpoint.h"
 #include "server/shard_core.h"
@@ -49,14 +54,11 @@ constexpr int kFirstTracedServer = 1'000'000;
 // Bytes of rows that a shard copies for a checkpoint between frames: about a millisecond.
 constexpr size_t kBytesPerSlice = size_t{1} << 20;
 // A shard with less free memory than this copies no further slice, and gives the checkpoint up.
-constexpr size_t kLeastRoom = 2 * kBytesPerSlice;
-// Most range files of a shard that are being written or wait for the file thread. With so many the
+constexpr size_t kLeastRoom = job::kRoomToCopy;
+static_assert(kLeastRoom >= 2 * kBytesPerSlice);
+// Most ranges of a shard that are being written or wait for the file thread. With so many the
 // shard copies no further slices. So at most these copies are in memory, and the one in progress.
 constexpr int kMostFiles = 2;
-
-// Bytes for each row and candidate that the thread which writes a file needs besides its copy
-// (RangeCopy::Encode).
-constexpr size_t kSortBytes = 28;
 
 // A queue of work for one thread. Any thread adds.
 class Inbox {
@@ -120,7 +122,7 @@ class ShardThread {
     thread_.join();
   }
   const std::string& address() const { return transport_->address(); }
-  const node::LoopProgress* progress() const { return &progress_; }
+  node::LoopProgress* progress() { return &progress_; }
 
   // Any thread. `index`: index of the server. `load`: given with the first view if the view
   // names a checkpoint; else null. `budget` outlives the thread, and is the same in each call.
@@ -163,8 +165,10 @@ class ShardThread {
     bool may_fail = false;
     std::optional<ShardCheckpoint> copying;  // none: given up
     absl::Status status;                     // why it was given up
-    int files = 0;         // given to the file thread and not written yet, or left out
+    int files = 0;         // work for the file thread that is not done, or was left out
     uint64_t written = 0;  // id of the task that waits for the files; 0: none
+    // Used by the file thread only. Null before the first range, and when all are being finished.
+    std::shared_ptr<SegmentWriter> segments;
     // The file thread writes no more files.
     std::shared_ptr<std::atomic<bool>> given_up = std::make_shared<std::atomic<bool>>(false);
 
@@ -275,6 +279,10 @@ class ShardThread {
       case ShardTask::Kind::kForgetWorker:
         return done_(task.id, absl::OkStatus(),
                      std::make_shared<ShardReport>(core_->ForgetWorker(task.worker)));
+      case ShardTask::Kind::kRefuseWrites:
+        refused_by_scheduler_ = task.reason;
+        RefuseWrites();
+        return done_(task.id, absl::OkStatus(), nullptr);
       case ShardTask::Kind::kMark:
         if (checkpoint_ != nullptr) {
           GiveUp(absl::CancelledError("abandoned, because the next checkpoint has begun"));
@@ -311,6 +319,7 @@ class ShardThread {
     }
     const bool first = core_ == nullptr;
     if (first) {
+      server_ = given.index;
       const EndpointId self = EndpointId::Shard(given.index, shard_);
       TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TurnOrder> turns, OpenOrder(self, *task.map));
       TANDEM_ASSIGN_OR_RETURN(
@@ -374,7 +383,20 @@ class ShardThread {
     if (!checkpoint_->copying->MayMark()) return;
     checkpoint_->copying->Mark();
     Report(checkpoint_->mark);
+    SyncRecords();
     EndIfWritten();  // a shard without ranges
+  }
+
+  // Records before the mark belong to the checkpoint, which ends only when the disk has them.
+  void SyncRecords() {
+    const auto file = std::make_shared<OwnedFd>(records_.Descriptor());
+    if (!file->valid()) return;
+    OnFileThread([file] {
+      return fdatasync(file->get()) == 0 || errno == EINVAL  // some file systems have none
+                 ? absl::OkStatus()
+                 : absl::UnavailableError(
+                       absl::StrCat("staleness records: fsync: ", strerror(errno)));
+    });
   }
 
   // Ends a task with the counts of the shard. They are those of the records in the file.
@@ -410,9 +432,13 @@ class ShardThread {
   }
 
   // Rows that change before their slice are kept in memory. Training does not wait for the disk, so
-  // a checkpoint that needs too much of this memory ends.
+  // a checkpoint that needs too much of this memory ends. While a checkpoint that the job depends
+  // on is written, only programs change rows, in KEY_VALUE tables: their writes are refused then.
   void CheckMemory() {
-    if (checkpoint_ == nullptr || !checkpoint_->may_fail) return;
+    const bool depends = checkpoint_ != nullptr && !checkpoint_->may_fail;
+    const bool full = depends && core_->budget()->room() < kLeastRoom;
+    if (full != std::exchange(refuses_for_memory_, full)) RefuseWrites();
+    if (checkpoint_ == nullptr || depends) return;
     // Before the mark the shard has no copies, and an error would end the job.
     if (!checkpoint_->marked() || checkpoint_->copied()) return;
     const MemoryBudget& budget = *core_->budget();
@@ -431,21 +457,39 @@ class ShardThread {
     EndIfWritten();
   }
 
+  void RefuseWrites() {
+    const char* const memory =
+        refuses_for_memory_
+            ? "the server needs its memory for a checkpoint; hint: write again later"
+            : "";
+    core_->RefuseWrites(refused_by_scheduler_.empty() ? memory : refused_by_scheduler_);
+  }
+
   void Write(ShardCheckpoint::File file) {
-    ++checkpoint_->files;
+    if (checkpoint_->segments == nullptr) {
+      checkpoint_->segments =
+          std::make_shared<SegmentWriter>(checkpoint_->folder, RecordFileName(server_, shard_));
+    }
     auto whole = std::make_shared<ShardCheckpoint::File>(std::move(file));
-    files_.Add([this, whole, mark = checkpoint_->mark, folder = checkpoint_->folder,
-                given_up = checkpoint_->given_up, budget = core_->budget()] {
-      const absl::Status written = CatchExceptions([&] {
-        if (*given_up) return absl::CancelledError("given up");
-        MemoryBudget::Part sorting(budget, /*copies=*/true);
-        const RowCopies& copies = whole->copy->rows;
-        sorting.Set((copies.size() + copies.candidates().size()) * kSortBytes);
-        TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
-        return WriteFileAtomically(absl::StrCat(folder, "/", whole->name), [&](ByteSink sink) {
-          return std::move(*whole->copy).Encode(std::move(sink));
-        });
+    OnFileThread([whole, segments = checkpoint_->segments, given_up = checkpoint_->given_up,
+                  budget = core_->budget()] {
+      if (*given_up) return absl::CancelledError("given up");
+      MemoryBudget::Part sorting(budget, /*copies=*/true);
+      const RowCopies& copies = whole->copy->rows;
+      sorting.Set((copies.size() + copies.candidates().size()) * job::kSortBytes);
+      return segments->Add(whole->copy->head, copies.size(), [&](ByteSink sink) {
+        return std::move(*whole->copy).Encode(std::move(sink));
       });
+    });
+  }
+
+  // `work` is a part of the checkpoint in progress. OnWritten follows on the shard's thread.
+  template <typename Work>
+  void OnFileThread(Work work) {
+    ++checkpoint_->files;
+    files_.Add([this, work = std::move(work), mark = checkpoint_->mark]() mutable {
+      const absl::Status written = CatchExceptions([&] { return work(); });
+      (void)Work(std::move(work));  // lets go of the segment before the shard hears of the result
       Post([this, mark, written] { OnWritten(mark, written); });
     });
   }
@@ -469,11 +513,17 @@ class ShardThread {
   }
 
   void EndIfWritten() {
-    if (checkpoint_->marked() && checkpoint_->copied() && checkpoint_->files == 0) EndCheckpoint();
+    if (!checkpoint_->marked() || !checkpoint_->copied() || checkpoint_->files > 0) return;
+    if (checkpoint_->segments == nullptr || !checkpoint_->status.ok()) return EndCheckpoint();
+    OnFileThread([segments = std::exchange(checkpoint_->segments, nullptr),
+                  given_up = checkpoint_->given_up] {
+      return *given_up ? absl::CancelledError("given up") : segments->Finish();
+    });
   }
 
   void EndCheckpoint() {
     const std::unique_ptr<CheckpointInProgress> ended = std::move(checkpoint_);
+    ended->segments.reset();  // removes an unfinished segment before the answer
     last_folder_ = ended->folder;
     last_checkpoint_ = ended->status;
     if (ended->written != 0) done_(ended->written, ended->status, nullptr);
@@ -526,11 +576,14 @@ class ShardThread {
   std::string memory_full_ ABSL_GUARDED_BY(mutex_);
   // The members below are used on the shard's thread only.
   bool stop_ = false;
+  int server_ = 0;          // index of the server
   uint64_t last_step_ = 0;  // step of the last frame
   std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
   std::deque<GivenTask> tasks_;
   std::unique_ptr<CheckpointInProgress> checkpoint_;
+  std::string refused_by_scheduler_;  // ShardTask::reason: why KEY_VALUE tables take no writes
+  bool refuses_for_memory_ = false;
   std::string last_folder_;  // of the last checkpoint that has ended, with its result
   absl::Status last_checkpoint_;
   ShardEffects effects_;
@@ -654,24 +707,26 @@ class Server {
     if (limit == 0) limit = kUnknownMemory;
     const size_t process = ResidentBytes();
     const size_t free = limit - std::min(limit, process);
-    const auto ending = [&plan, free](bool saves) {
-      return static_cast<size_t>(job::EndingBytes(plan, static_cast<int64_t>(free), saves));
-    };
-    const size_t margin = ending(/*saves=*/!view.checkpoint_folder().empty());
+    const bool saves = !view.checkpoint_folder().empty();
+    const job::Reserve reserve = job::ReserveOf(plan, static_cast<int64_t>(free), saves);
     const auto shards = static_cast<size_t>(plan.shards_per_server());
-    budget_ = std::make_unique<MemoryBudget>(
-        limit, process, margin, std::min(free / 8, shards * MemoryBudget::kSlackOfShard),
-        /*for_copies=*/margin - ending(/*saves=*/false));
-    const size_t least = process + job::LeastServerBytes(plan);
+    budget_ =
+        std::make_unique<MemoryBudget>(limit, process, static_cast<size_t>(reserve.total()),
+                                       std::min(free / 8, shards * MemoryBudget::kSlackOfShard),
+                                       /*for_copies=*/static_cast<size_t>(reserve.copies));
+    const auto held = static_cast<size_t>(job::LeastServerBytes(plan));
+    const size_t least = process + static_cast<size_t>(job::LeastFreeBytes(plan, saves));
     if (least <= limit) return;
     fits_ = absl::InvalidArgumentError(absl::StrCat(
         "cluster.memory_per_server: ", limit, " bytes",
         set > 0 ? ""
                 : absl::StrCat(" (80 % of the ", host.total, " bytes of this host or its control ",
                                "group, for ", processes, " processes of the job)"),
-        ", but a server needs ", least, ": ", process, " without rows, and ", least - process,
-        " that policies may hold back; hint: more memory, more servers, fewer workers, a smaller ",
-        "train.batch_size or train.max_inflight_pushes"));
+        ", but a server needs ", least, ": ", process, " without rows, ", held,
+        " that policies may hold back, and ", least - process - held,
+        " for rows and a last checkpoint; hint: more memory, more servers",
+        held > 0 ? ", fewer workers, a smaller train.batch_size or train.max_inflight_pushes"
+                 : ""));
   }
 
   void Flush() {
@@ -694,6 +749,9 @@ class Server {
     load.only = {view.only_table().begin(), view.only_table().end()};
     load.shards = options_.plan.shards_per_server();
     load.budget = budget_.get();
+    load.on_progress = [this] {
+      for (const auto& shard : shards_) shard->progress()->Advance(0);
+    };
     const auto open = [checkpoint = options_.checkpoint, path = view.init_from()] {
       return checkpoint->Open(path);
     };

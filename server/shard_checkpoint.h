@@ -31,7 +31,7 @@ namespace tandem::server {
 
 class ShardCheckpoint {
  public:
-  // A file of the checkpoint: the name, and the contents before RangeCopy::Encode.
+  // A range of the checkpoint: its name (RangeFileName), and the contents before RangeCopy::Encode.
   struct File {
     std::string name;
     std::unique_ptr<RangeCopy> copy;

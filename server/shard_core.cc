@@ -124,7 +124,9 @@ void ShardCore::WatchMemory(ShardEffects* effects) {
   held_.Set(ranges_.held_bytes());
   const bool grows = arena_.resident() > last_resident_;
   last_resident_ = arena_.resident();
-  if (told_of_memory_ || !grows || !budget_->nearly_full()) return;
+  if (told_of_memory_) return;
+  grew_ = (grew_ || grows) && budget_->nearly_full_now();
+  if (!grew_ || !budget_->nearly_full()) return;
   told_of_memory_ = true;
   effects->memory_full = NearlyFullText(ranges_.Owned(), *budget_);
 }
@@ -170,6 +172,12 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
     case FrameKind::kStore: {
       FrameHeader header = AnswerHeader(frame, FrameKind::kStored);
       header.first_step = 0;
+      const bool write = IsStoreWrite(static_cast<StoreAction>(frame.header.flags));
+      if (write && !refuses_writes_.empty() && !IsResentWrite(frame, ranges_.by_id())) {
+        effects->Say({frame.header.sender, RefuseStore(frame, header, SliceStatus::kOverBudget,
+                                                       refuses_writes_, buffers_)});
+        break;
+      }
       absl::StatusOr<Frame> answer =
           AnswerStore(frame, plan_, ranges_.map(), ranges_.by_id(), header, buffers_);
       if (absl::IsResourceExhausted(answer.status())) {
@@ -181,12 +189,11 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
             absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()),
             effects);
         if (absl::IsInvalidArgument(answer.status())) {
-          effects->Say({frame.header.sender,
-                        RefuseStore(frame, header, answer.status().message(), buffers_)});
+          effects->Say({frame.header.sender, RefuseStore(frame, header, SliceStatus::kRefused,
+                                                         answer.status().message(), buffers_)});
         }
         break;
       }
-      const bool write = IsStoreWrite(static_cast<StoreAction>(frame.header.flags));
       (write ? bytes_.push : bytes_.pull) += frame.frame.TotalBytes();
       (write ? bytes_.ack : bytes_.rows) += answer->TotalBytes();
       effects->Say({frame.header.sender, *std::move(answer)});
@@ -219,6 +226,7 @@ void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects
 void ShardCore::OnTick(absl::Time now, ShardEffects* effects) {
   NotifyWaiting(now, effects);
   ranges_.OnTick(now, effects);
+  if (grew_) WatchMemory(effects);
 }
 
 // Cuts a frame into slices. Refuses what the frame decoder cannot check because it does not know
@@ -675,6 +683,7 @@ ShardReport ShardCore::ForgetWorker(int rank) {
     least = std::min(least, admitted);
     most = std::max(most, admitted);
   }
+  held_.Set(ranges_.held_bytes());  // without what was kept for the reads of the worker
   ShardReport report = Report();
   report.mutable_forgotten()->set_worker(rank);
   report.mutable_forgotten()->set_least(least);

@@ -71,6 +71,9 @@ class ShardCore {
   // range is counted by one shard.
   ShardReport ForgetWorker(int rank);
 
+  // Refuses writes to KEY_VALUE tables from now on because of `reason`; empty: takes them again.
+  void RefuseWrites(const std::string& reason) { refuses_writes_ = reason; }
+
   const ShardRanges& ranges() const { return ranges_; }
   // The memory of the rows.
   const PageArena& arena() const { return arena_; }
@@ -138,6 +141,7 @@ class ShardCore {
   // or because of the order of turns.
   WaitingFrames early_;
   std::set<uint64_t> forgotten_;  // incarnations of dead workers
+  std::string refuses_writes_;    // to KEY_VALUE tables, because of this; empty: takes them
   WaitLog waits_;
   std::vector<Slice> slices_;        // scratch
   std::vector<SliceEntry> entries_;  // scratch
@@ -147,6 +151,7 @@ class ShardCore {
   Traffic bytes_;
   MemoryBudget::Part held_;   // bytes of held updates, in the budget
   size_t last_resident_ = 0;  // of the arena, when WatchMemory last looked
+  bool grew_ = false;         // rows have grown since the server has been nearly full
   bool told_of_memory_;       // ShardEffects::memory_full has been given, or never will be
 };
 

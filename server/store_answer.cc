@@ -106,8 +106,18 @@ int64_t Scan(const RangeStore& store, int64_t cursor, uint64_t wanted, Answer* a
 
 }  // namespace
 
-Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, absl::string_view why,
-                  BufferSource& buffers) {
+bool IsResentWrite(const ParsedFrame& frame, absl::Span<const std::unique_ptr<Range>> owned) {
+  for (uint32_t i = 0; i < frame.entry_count; ++i) {
+    const SliceEntry e = frame.Entry(i);
+    if (e.range >= owned.size() || owned[e.range] == nullptr) return false;
+    const RowWrites* const writes = owned[e.range]->writes();
+    if (writes == nullptr || !writes->Knows(frame.header.incarnation, e.version)) return false;
+  }
+  return true;
+}
+
+Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, SliceStatus status,
+                  absl::string_view why, BufferSource& buffers) {
   why = why.substr(0, kMostRefusalBytes);
   Buffer text;
   if (frame.entry_count > 0 && !why.empty()) {
@@ -121,7 +131,7 @@ Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, absl::str
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     SliceEntry& e = entries.emplace_back();
     e.range = frame.Entry(i).range;
-    e.status = SliceStatus::kRefused;
+    e.status = status;
     if (i == 0) e.rows = static_cast<uint32_t>(text.size() / sizeof(uint64_t));
   }
   return EncodeDataFrame(buffers, header, entries, std::move(text), Buffer());

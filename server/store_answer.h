@@ -29,10 +29,14 @@ absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::ResolvedJ
                                   absl::Span<const std::unique_ptr<Range>> owned,
                                   const FrameHeader& header, BufferSource& buffers);
 
-// The answer to an invalid frame: each slice is REFUSED, and `why` takes the place of the keys
-// (proto/frame.md). A long text is cut off.
-Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, absl::string_view why,
-                  BufferSource& buffers);
+// True if the frame is a resend of writes that were applied before, so the answer changes nothing.
+bool IsResentWrite(const ParsedFrame& frame, absl::Span<const std::unique_ptr<Range>> owned);
+
+// The answer to a frame that changes nothing: each slice has `status`, and `why` takes the place of
+// the keys (proto/frame.md). A long text is cut off. `status`: kRefused if the frame is invalid,
+// kOverBudget if it is refused for now.
+Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, SliceStatus status,
+                  absl::string_view why, BufferSource& buffers);
 
 }  // namespace tandem::server
 

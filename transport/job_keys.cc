@@ -18,8 +18,9 @@ static_assert(JobKeys::kTokenBytes == crypto_kdf_KEYBYTES);
 static_assert(JobKeys::kTokenBytes == crypto_scalarmult_SCALARBYTES);
 static_assert(JobKeys::kTokenBytes == crypto_scalarmult_BYTES);
 
-// Numbers of the derived keys; each is used once and never again.
-constexpr uint64_t kCurveSecret = 1, kWord = 2, kGate = 3;
+// Numbers of the derived keys; each is used once and never again. 3 was the password of all
+// endpoints.
+constexpr uint64_t kCurveSecret = 1, kWord = 2, kGate = 4;
 
 bool Decode(absl::string_view text, Secret* token) {
   size_t size = 0;
@@ -88,8 +89,16 @@ absl::StatusOr<JobKeys> JobKeys::FromToken(absl::string_view text) {
   keys.curve_secret_ = Z85(curve_secret);
   keys.curve_public_ = Z85(curve_public);
   keys.word_ = Derive(token, kWord);
-  keys.password_ = Hex(Derive(token, kGate));
+  keys.gate_ = Derive(token, kGate);
   return keys;
+}
+
+std::string JobKeys::PasswordOf(absl::string_view endpoint) const {
+  Secret password;
+  TANDEM_CHECK(crypto_generichash(password.data(), password.size(),
+                                  reinterpret_cast<const uint8_t*>(endpoint.data()),
+                                  endpoint.size(), gate_.data(), gate_.size()) == 0);
+  return Hex(password);
 }
 
 }  // namespace tandem::transport

@@ -7,7 +7,9 @@
 // finish a handshake.
 //
 // Connections that are not encrypted begin with a password (transport/zmq_gate.h), which keeps out
-// strangers who cannot read the packets of others. The proof after it keeps out those who can.
+// strangers who cannot read the packets of others. The proof after it keeps out those who can. Each
+// endpoint has a password of its own. A stranger can listen at the port of a process that has died
+// and hear its password, but no other endpoint takes this password.
 //
 // Thread safety: constant after construction.
 #ifndef TANDEM_TRANSPORT_JOB_KEYS_H_
@@ -36,8 +38,9 @@ class JobKeys {
   const std::string& curve_public() const { return curve_public_; }
   const std::string& curve_secret() const { return curve_secret_; }
 
-  // Opens connections that are not encrypted: 64 hexadecimal digits, sent in the clear.
-  const std::string& password() const { return password_; }
+  // Opens connections to one endpoint that are not encrypted: 64 hexadecimal digits, sent in the
+  // clear. `endpoint`: a number that no other endpoint has. The number is no secret.
+  std::string PasswordOf(absl::string_view endpoint) const;
 
   // The key of the MACs by which processes prove that they have the token (transport/proof.h).
   const std::array<uint8_t, kTokenBytes>& word() const { return word_; }
@@ -45,8 +48,8 @@ class JobKeys {
  private:
   JobKeys() = default;
 
-  std::string curve_public_, curve_secret_, password_;
-  std::array<uint8_t, kTokenBytes> word_ = {};
+  std::string curve_public_, curve_secret_;
+  std::array<uint8_t, kTokenBytes> word_ = {}, gate_ = {};
 };
 
 }  // namespace tandem::transport

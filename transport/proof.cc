@@ -17,7 +17,8 @@ constexpr absl::string_view kMagic = "\x07TNDMPF1";
 
 }  // namespace
 
-Proof::Proof(Side side, std::shared_ptr<const JobKeys> keys) : side_(side), keys_(std::move(keys)) {
+Proof::Proof(Side side, std::shared_ptr<const JobKeys> keys, absl::string_view place)
+    : side_(side), keys_(std::move(keys)), place_(place) {
   static_assert(kMaxBytes == 8 + 2 * kBytes);
   static_assert(kBytes == crypto_generichash_BYTES);
   TANDEM_CHECK(keys_ != nullptr && kMagic.size() == 8);
@@ -37,6 +38,7 @@ Proof::Bytes Proof::Mac(absl::string_view purpose) const {
   add(purpose.data(), purpose.size());
   add(c.data(), c.size());
   add(s.data(), s.size());
+  add(place_.data(), place_.size());
   TANDEM_CHECK(crypto_generichash_final(&state, mac.data(), mac.size()) == 0);
   return mac;
 }

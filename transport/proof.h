@@ -2,11 +2,13 @@
 // not encrypted, that both have the token of the job. The token itself is never sent.
 //
 //   kConnects -> kAccepts   hello      32 random bytes c
-//   kAccepts -> kConnects   challenge  32 random bytes s, MAC(word, "accept", c, s)
-//   kConnects -> kAccepts   answer     MAC(word, "connect", c, s)
+//   kAccepts -> kConnects   challenge  32 random bytes s, MAC(word, "accept", c, s, place)
+//   kConnects -> kAccepts   answer     MAC(word, "connect", c, s, place)
 //
 // The MAC is BLAKE2b with a key (the word of JobKeys). An answer fits one challenge only, so a
-// recorded connection is of no use to a stranger. The side that connects may send its first message
+// recorded connection is of no use to a stranger. `place` names the side that accepts, as the side
+// that connects knows it. So a stranger at the port of a process that has died cannot have another
+// process of the job answer for it. The side that connects may send its first message
 // right after the answer. A stranger who can change packets on their way is not kept out: only
 // encryption does that.
 //
@@ -31,8 +33,8 @@ class Proof {
   // The longest message, in bytes.
   static constexpr size_t kMaxBytes = 72;
 
-  // `keys` must not be null.
-  Proof(Side side, std::shared_ptr<const JobKeys> keys);
+  // `keys` must not be null. `place`: the same on both sides.
+  Proof(Side side, std::shared_ptr<const JobKeys> keys, absl::string_view place);
 
   bool connects() const { return side_ == Side::kConnects; }
   // The first message of the side that connects.
@@ -50,6 +52,7 @@ class Proof {
 
   const Side side_;
   const std::shared_ptr<const JobKeys> keys_;
+  const std::string place_;
   Bytes ours_;               // random
   Bytes theirs_ = {};        // random; known after their first message
   bool challenged_ = false;  // kAccepts: the challenge was sent

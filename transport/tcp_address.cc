@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
@@ -94,7 +95,18 @@ std::string TcpAddress::ToString() const {
   return absl::StrCat("tcp://", HostInAddress(host), ":", port);
 }
 
-TcpAddress SplitTcpAddress(absl::string_view address) {
+std::pair<std::string, std::string> SplitEndpointNumber(absl::string_view address) {
+  const size_t mark = address.rfind('#');
+  if (mark != absl::string_view::npos && address.size() - mark == kEndpointNumberDigits + 1 &&
+      std::all_of(address.begin() + mark + 1, address.end(), absl::ascii_isxdigit)) {
+    return {std::string(address.substr(0, mark)), std::string(address.substr(mark + 1))};
+  }
+  return {std::string(address), ""};
+}
+
+TcpAddress SplitTcpAddress(absl::string_view whole) {
+  const std::string without = SplitEndpointNumber(whole).first;
+  absl::string_view address = without;
   if (!absl::ConsumePrefix(&address, "tcp://")) return {};
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos) return {};

@@ -11,7 +11,9 @@
 #ifndef TANDEM_TRANSPORT_TCP_ADDRESS_H_
 #define TANDEM_TRANSPORT_TCP_ADDRESS_H_
 
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +33,13 @@ struct TcpAddress {
   std::string ToString() const;
 };
 
+// Digits of the number of an endpoint (zmq_transport.h), hexadecimal.
+inline constexpr size_t kEndpointNumberDigits = 32;
+// Splits an address into what libzmq understands and the number of the endpoint. The number follows
+// a '#'. It is empty if the address ends otherwise.
+std::pair<std::string, std::string> SplitEndpointNumber(absl::string_view address);
+
+// Leaves out the number of an endpoint.
 TcpAddress SplitTcpAddress(absl::string_view address);
 
 // Whether only processes of this host reach the host: localhost, 127.0.0.1 and its like, or ::1.

@@ -4,6 +4,7 @@
 #include <zmq.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -46,10 +47,15 @@ ZmqGate::~ZmqGate() {
   zmq_close(socket_);
 }
 
-void ZmqGate::Admit(const std::shared_ptr<const JobKeys>& keys) {
+void ZmqGate::Admit(Door door) {
   const absl::MutexLock lock(&mutex_);
-  const auto same = [&](const auto& k) { return k->curve_public() == keys->curve_public(); };
-  if (std::none_of(keys_.begin(), keys_.end(), same)) keys_.push_back(keys);
+  doors_.push_back(std::move(door));
+}
+
+void ZmqGate::Forget(const std::string& endpoint) {
+  const absl::MutexLock lock(&mutex_);
+  const auto of_it = [&endpoint](const Door& door) { return door.endpoint == endpoint; };
+  doors_.erase(std::remove_if(doors_.begin(), doors_.end(), of_it), doors_.end());
 }
 
 void ZmqGate::Run() {
@@ -77,19 +83,20 @@ bool ZmqGate::Read(Request* request) {
 
 bool ZmqGate::Admits(const Request& request) {
   if (request.count <= kShown || request[kVersion] != "1.0") return false;
-  std::shared_ptr<const JobKeys> keys;
+  Door door;
   {
     const absl::MutexLock lock(&mutex_);
-    for (const auto& k : keys_) {
-      if (k->curve_public() == request[kDomain]) keys = k;
+    for (const Door& d : doors_) {
+      if (d.endpoint == request[kDomain]) door = d;
     }
   }
-  if (keys == nullptr) return false;
-  if (request[kMechanism] == "PLAIN") {  // it shows a name and a password
-    return request.count == kShown + 2 && Same(request[kShown + 1], keys->password());
+  if (door.keys == nullptr) return false;
+  if (!door.encrypted) {  // the client shows a name and a password
+    return request[kMechanism] == "PLAIN" && request.count == kShown + 2 &&
+           Same(request[kShown + 1], door.keys->PasswordOf(door.endpoint));
   }
   std::array<uint8_t, JobKeys::kTokenBytes> key;
-  TANDEM_CHECK(zmq_z85_decode(key.data(), keys->curve_public().c_str()) != nullptr);
+  TANDEM_CHECK(zmq_z85_decode(key.data(), door.keys->curve_public().c_str()) != nullptr);
   return request[kMechanism] == "CURVE" && request.count == kShown + 1 &&
          Same(request[kShown], {reinterpret_cast<const char*>(key.data()), key.size()});
 }

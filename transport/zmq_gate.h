@@ -2,10 +2,11 @@
 // gate in the handshake of each connection (ZAP, ZeroMQ RFC 27). So a stranger is refused before
 // libzmq gives the connection a routing id, stores a message of it or lets it stay silent.
 //
-// An endpoint with keys sets ZMQ_ZAP_DOMAIN to its public key. The gate compares what the client
-// shows with the keys of that domain: the password of PLAIN, or the public key of CURVE.
+// An endpoint with keys sets ZMQ_ZAP_DOMAIN to its number, which no other endpoint has. The gate
+// compares what the client shows with what this endpoint takes: its password (PLAIN), or the public
+// key of the job (CURVE).
 //
-// Threads: the gate's one thread answers libzmq. Admit() may be called from any thread.
+// Threads: the gate's one thread answers libzmq. Any thread may call Admit() and Forget().
 #ifndef TANDEM_TRANSPORT_ZMQ_GATE_H_
 #define TANDEM_TRANSPORT_ZMQ_GATE_H_
 
@@ -36,8 +37,15 @@ class ZmqGate {
   ZmqGate(const ZmqGate&) = delete;
   ZmqGate& operator=(const ZmqGate&) = delete;
 
-  // Lets processes with these keys connect to the endpoints whose domain is their public key.
-  void Admit(const std::shared_ptr<const JobKeys>& keys);
+  // An endpoint, and the keys that open it.
+  struct Door {
+    std::string endpoint;  // its number
+    std::shared_ptr<const JobKeys> keys;
+    bool encrypted = false;
+  };
+  // Lets processes with these keys connect to the endpoint, until Forget(endpoint).
+  void Admit(Door door);
+  void Forget(const std::string& endpoint);
 
  private:
   // The parts of one request. Longer parts and further ones fit no keys, and are cut off.
@@ -60,7 +68,7 @@ class ZmqGate {
   void* const socket_;  // belongs to the thread
   WakeFd stop_;
   absl::Mutex mutex_;
-  std::vector<std::shared_ptr<const JobKeys>> keys_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Door> doors_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

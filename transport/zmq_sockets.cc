@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -67,8 +68,8 @@ void SetCurve(const ZmqOptions& options, void* socket, int type, const JobKeys& 
   set(ZMQ_CURVE_SECRETKEY, keys.curve_secret());
 }
 
-// The clients of the socket show a password, or the socket shows it.
-void SetPassword(void* socket, int type, const JobKeys& keys) {
+// The clients of the socket show the password of the endpoint, or the socket shows it.
+void SetPassword(void* socket, int type, const JobKeys& keys, const std::string& endpoint) {
   constexpr absl::string_view kUser = "tandem";
   if (type == ZMQ_ROUTER) {
     const int on = 1;
@@ -79,15 +80,15 @@ void SetPassword(void* socket, int type, const JobKeys& keys) {
     TANDEM_CHECK(zmq_setsockopt(socket, option, text.data(), text.size()) == 0);
   };
   set(ZMQ_PLAIN_USERNAME, kUser);
-  set(ZMQ_PLAIN_PASSWORD, keys.password());
+  set(ZMQ_PLAIN_PASSWORD, keys.PasswordOf(endpoint));
 }
 
-void SetKeys(const ZmqOptions& options, void* socket, int type, bool encrypted) {
+void SetKeys(const ZmqOptions& options, void* socket, int type, bool encrypted,
+             const std::string& endpoint) {
   const JobKeys& keys = *options.keys;
-  encrypted ? SetCurve(options, socket, type, keys) : SetPassword(socket, type, keys);
+  encrypted ? SetCurve(options, socket, type, keys) : SetPassword(socket, type, keys, endpoint);
   if (type != ZMQ_ROUTER) return;
-  const std::string& domain = keys.curve_public();  // transport/zmq_gate.h
-  TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain.data(), domain.size()) == 0);
+  TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, endpoint.data(), endpoint.size()) == 0);
 }
 
 // Makes a socket on which `socket` reports these events.
@@ -130,10 +131,11 @@ void ZmqSocketSet::Watch(int fd, uint64_t key) {
 }
 
 absl::StatusOr<MonitoredSocket> ZmqSocketSet::Open(int type, int zmq_events, uint64_t key,
-                                                   const std::string& address, bool encrypted) {
+                                                   const std::string& address, bool encrypted,
+                                                   const std::string& endpoint) {
   TANDEM_ASSIGN_OR_RETURN(void* const socket,
                           NewZmqSocket(options_, type, SplitTcpAddress(address).IsIpv6()));
-  if (options_.keys != nullptr) SetKeys(options_, socket, type, encrypted);
+  if (options_.keys != nullptr) SetKeys(options_, socket, type, encrypted, endpoint);
   const absl::StatusOr<void*> monitor = NewZmqMonitor(*options_.context, socket, zmq_events);
   if (!monitor.ok()) {
     zmq_close(socket);
@@ -187,13 +189,18 @@ absl::Status ZmqContext::MayStart() {
   return absl::OkStatus();
 }
 
-absl::Status ZmqContext::Guard(const std::shared_ptr<const JobKeys>& keys) {
+absl::Status ZmqContext::Guard(ZmqGate::Door door) {
   const absl::MutexLock lock(&mutex_);
   if (gate_ == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(gate_, ZmqGate::Open(handle_));
   }
-  gate_->Admit(keys);
+  gate_->Admit(std::move(door));
   return absl::OkStatus();
+}
+
+void ZmqContext::Unguard(const std::string& endpoint) {
+  const absl::MutexLock lock(&mutex_);
+  if (gate_ != nullptr) gate_->Forget(endpoint);
 }
 
 ZmqContext::~ZmqContext() {

@@ -35,10 +35,12 @@ class ZmqSocketSet {
   // Opens a socket with an unbounded queue, without reconnecting, which refuses parts beyond the
   // options' bounds, and a monitor for `zmq_events`. The set contains both, with the keys `key` and
   // `key` + 1. `address`: where the socket will bind or connect, as a number and not a name.
-  // `encrypted`: if there are keys, whether they encrypt the socket's connections.
+  // `encrypted`: if there are keys, whether they encrypt the socket's connections. `endpoint`: the
+  // number of the endpoint that accepts them (ZmqGate).
   // RESOURCE_EXHAUSTED: the context has no more sockets, or the process no more files.
   absl::StatusOr<MonitoredSocket> Open(int type, int zmq_events, uint64_t key,
-                                       const std::string& address, bool encrypted);
+                                       const std::string& address, bool encrypted,
+                                       const std::string& endpoint);
   // Closes a socket. Queued messages are sent for up to `linger`, in the background. Does nothing
   // if there is no socket.
   void Close(MonitoredSocket* socket, absl::Duration linger);

@@ -1,8 +1,10 @@
 #include "transport/zmq_transport.h"
 
+#include <sodium.h>
 #include <zmq.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -65,7 +67,8 @@ struct Peer {
   Clock::time_point close_deadline = Clock::time_point::max();
   // Only for outgoing peers.
   MonitoredSocket dealer;
-  std::string address;
+  std::string address;               // without the number of its endpoint
+  std::string endpoint;              // this number; empty: the address has none
   std::vector<std::string> targets;  // the addresses behind `address`, tried in turn
   size_t next_target = 0;
   std::deque<SendRecord*> pending;
@@ -95,6 +98,17 @@ Frame OnePart(BufferSource& source, const std::string& bytes) {
   return frame;
 }
 
+// The number of an endpoint that binds there. No other endpoint has it.
+std::string NumberOf(const ZmqOptions& options) {
+  if (options.keys == nullptr) return "";
+  if (std::string given = SplitEndpointNumber(options.bind).second; !given.empty()) return given;
+  std::array<uint8_t, kEndpointNumberDigits / 2> random;
+  randombytes_buf(random.data(), random.size());
+  std::array<char, kEndpointNumberDigits + 1> text;
+  sodium_bin2hex(text.data(), text.size(), random.data(), random.size());
+  return text.data();
+}
+
 // Whether a connection to the address is encrypted.
 bool EncryptsTowards(const ZmqOptions& options, const std::string& address) {
   return options.keys != nullptr && (options.encrypted || address == options.encrypted_peer);
@@ -116,22 +130,28 @@ absl::string_view WhyRefused(const ZmqOptions& options, int event, uint32_t valu
   }
   const bool other =
       event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC;
-  return other ? "has another token" : "sent garbage";
+  if (!other) return "sent garbage";
+  return options.encrypted ? "has another token"
+                           : "has another token, or the address of an earlier process";
 }
 
 // Why the peer cannot be reached, after a handshake that failed; OK: try again.
 absl::Status WhyUnreachable(const ZmqOptions& options, int event, uint32_t value, Peer* peer) {
   const bool encrypts = EncryptsTowards(options, peer->address);
   const bool no_detail = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+  // A peer that asks for keys may close the connection before this side has heard so.
+  const bool closes = (encrypts || options.keys == nullptr) && ClosedByPeer(event, value) &&
+                      ++peer->refusals >= kMostRefusals;
   absl::string_view why;
   if (!no_detail && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
     why = options.keys == nullptr ? "asks for a token"
           : encrypts              ? "has no token, but this process has one"
                                   : "has no token or encrypts all connections, unlike this process";
-  } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
-             (encrypts &&
-              (!no_detail || (ClosedByPeer(event, value) && ++peer->refusals >= kMostRefusals)))) {
-    why = "does not accept the token of this process";
+  } else if (closes && options.keys == nullptr) {
+    why = "closes each connection, so it asks for a token or is no process of Tandem";
+  } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || closes || (encrypts && !no_detail)) {
+    why = encrypts ? "does not accept the token of this process"
+                   : "does not accept the token of this process, or is a later process there";
   }
   if (why.empty()) return absl::OkStatus();
   return absl::UnauthenticatedError(absl::StrCat(peer->address, " ", why, "; ", kTokenHint));
@@ -203,6 +223,7 @@ class ZmqTransport final : public WaitableTransport {
   Frame ping_, goodbye_;
 
   MonitoredSocket router_;
+  const std::string endpoint_;  // the number of this endpoint; empty without keys
   std::string address_, bound_;
 
   PeerId next_outgoing_ = kFirstOutgoing;
@@ -228,7 +249,7 @@ class ZmqTransport final : public WaitableTransport {
 // ---- life ----
 
 ZmqTransport::ZmqTransport(const ZmqOptions& options)
-    : options_(options), sockets_(options, waker_->fd(), kWakeKey) {
+    : options_(options), sockets_(options, waker_->fd(), kWakeKey), endpoint_(NumberOf(options)) {
   FrameHeader header;
   header.kind = FrameKind::kPing;  // says nothing else, because peers without a proof get it, too
   ping_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
@@ -257,18 +278,22 @@ ZmqTransport::~ZmqTransport() {
     UnbindZmq(router_, bound_, options_.linger);
     sockets_.Close(&router_, options_.linger);
   }
+  if (options_.keys != nullptr) options_.context->Unguard(endpoint_);
 }
 
 absl::Status ZmqTransport::Bind() {
-  const absl::StatusOr<std::string> where = ResolveToBind(options_.bind);
+  const absl::StatusOr<std::string> where = ResolveToBind(SplitEndpointNumber(options_.bind).first);
   if (!where.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("bind ", options_.bind, ": ", where.status().message()));
   }
+  if (options_.keys != nullptr) {
+    TANDEM_RETURN_IF_ERROR(options_.context->Guard({endpoint_, options_.keys, options_.encrypted}));
+  }
   TANDEM_ASSIGN_OR_RETURN(
       router_,
       sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | kHandshakeFailed,
-                    kRouterKey, *where, options_.encrypted));
+                    kRouterKey, *where, options_.encrypted, endpoint_));
   const int on = 1;
   TANDEM_CHECK(zmq_setsockopt(router_.socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
   if (zmq_bind(router_.socket, where->c_str()) != 0) {
@@ -281,12 +306,14 @@ absl::Status ZmqTransport::Bind() {
   TANDEM_CHECK(zmq_getsockopt(router_.socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0);
   address_ = bound_ = bound;
   const TcpAddress at = SplitTcpAddress(address_);
-  if (!at.valid()) return absl::OkStatus();
-  if (!options_.advertised_host.empty()) {
+  if (!options_.advertised_host.empty() && at.valid()) {
     address_ = absl::StrCat("tcp://", HostInAddress(options_.advertised_host), ":", at.port);
   } else if (at.AllHosts()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "bind ", options_.bind, " names all hosts: others need an advertised host to connect to"));
+  }
+  if (options_.keys != nullptr && !options_.encrypted) {
+    absl::StrAppend(&address_, "#", endpoint_);
   }
   return absl::OkStatus();
 }
@@ -302,7 +329,8 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
       peer->dealer, sockets_.Open(ZMQ_DEALER,
                                   ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
                                       ZMQ_EVENT_DISCONNECTED | kHandshakeFailed,
-                                  peer->id * 2, target, EncryptsTowards(options_, peer->address)));
+                                  peer->id * 2, target, EncryptsTowards(options_, peer->address),
+                                  peer->endpoint));
   if (zmq_connect(peer->dealer.socket, target.c_str()) == 0) {
     MarkDirty(peer);  // its monitor must be read once, see NewZmqMonitor
     return absl::OkStatus();
@@ -313,7 +341,8 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
   return malformed;
 }
 
-absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
+absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& to) {
+  const auto [address, endpoint] = SplitEndpointNumber(to);
   if (!absl::StartsWith(address, "tcp://") && !absl::StartsWith(address, "ipc://")) {
     return absl::InvalidArgumentError(
         absl::StrCat("connect ", address, ": expected tcp://host:port or ipc://path"));
@@ -322,6 +351,7 @@ absl::StatusOr<PeerId> ZmqTransport::Connect(const std::string& address) {
   peer->id = next_outgoing_;
   peer->state = Peer::State::kConnecting;
   peer->address = address;
+  peer->endpoint = endpoint;
   // The numbers of a name are kept once they led to a connection. Connecting again then waits for
   // no name server, which could keep the thread from its other peers.
   const auto known = targets_.find(address);
@@ -597,7 +627,7 @@ Peer* ZmqTransport::FindOrAddIncoming(PeerId id) {
     peer->id = id;
     peer->flow = std::make_shared<Flow>(options_.send_queue_frames, waker_);
     if (options_.keys != nullptr && !options_.encrypted) {
-      peer->proof = std::make_unique<Proof>(Proof::Side::kAccepts, options_.keys);
+      peer->proof = std::make_unique<Proof>(Proof::Side::kAccepts, options_.keys, endpoint_);
     }
   }
   return peer.get();
@@ -627,8 +657,9 @@ void ZmqTransport::Refuse(absl::string_view why) {
   if (now < next_refusal_ || events_ == nullptr) return;
   next_refusal_ = now + kRefusalSpacing;
   Emit(TransportEvent::Kind::kGarbage, 0,
-       absl::UnauthenticatedError(absl::StrCat(
-           "connections to ", address_, " that were refused: ", refused_, ", the last one ", why)));
+       absl::UnauthenticatedError(
+           absl::StrCat("connections to ", SplitEndpointNumber(address_).first,
+                        " that were refused: ", refused_, ", the last one ", why)));
 }
 
 void ZmqTransport::OnPeerMonitor(PeerId id) {
@@ -664,7 +695,7 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
 void ZmqTransport::OnConnected(Peer* peer) {
   const bool proves = options_.keys != nullptr && !EncryptsTowards(options_, peer->address);
   if (proves && !peer->authenticated) {
-    peer->proof = std::make_unique<Proof>(Proof::Side::kConnects, options_.keys);
+    peer->proof = std::make_unique<Proof>(Proof::Side::kConnects, options_.keys, peer->endpoint);
     Transmit(peer, frames_.NewRecord(OnePart(heap_, peer->proof->Hello()), peer->flow));
     return;
   }
@@ -756,9 +787,6 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
   constexpr int kMostDescriptors = 14;  // descriptors without peers, with the context's
   TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   TANDEM_RETURN_IF_ERROR(options.context->MayStart());
-  if (options.keys != nullptr) {
-    TANDEM_RETURN_IF_ERROR(options.context->Guard(options.keys));
-  }
   auto transport = std::make_unique<ZmqTransport>(options);
   TANDEM_RETURN_IF_ERROR(transport->Bind());
   return transport;

@@ -11,6 +11,11 @@
 // - A host that vanished without closing: by ZMTP heartbeats, after `silence_timeout`.
 // - An orderly end: by a GOODBYE frame, which is answered with a GOODBYE frame.
 //
+// An endpoint that asks for a password has a random number, and its address ends with it:
+// tcp://10.0.0.1:41231#1f2e... (job_keys.h). A process that listens later at the same port has
+// another number. So a peer with the old address does not get through to the new process, and a
+// stranger at the port hears a password that opens nothing else.
+//
 // A peer without the keys of the job, or with other keys, is refused in libzmq's handshake
 // (zmq_gate.h). The side that connects loses the peer with UNAUTHENTICATED. The side that accepts
 // gets a kGarbage event of peer 0, at most one a minute. A peer that has the password but no proof
@@ -57,10 +62,11 @@ class ZmqContext {
   // Call it before the first socket: then libzmq starts its threads, and it aborts the process if
   // it gets none. RESOURCE_EXHAUSTED: there would be no threads for it. Thread safety: any thread.
   absl::Status MayStart();
-  // Call it before an endpoint with keys accepts connections: only processes with the same keys get
-  // through their handshake (transport/zmq_gate.h). RESOURCE_EXHAUSTED: there is no thread or file
-  // left for that. Thread safety: any thread.
-  absl::Status Guard(const std::shared_ptr<const JobKeys>& keys);
+  // Call Guard before an endpoint with keys accepts connections: only processes with the same keys
+  // get through their handshake (transport/zmq_gate.h). Call Unguard when the endpoint has gone.
+  // RESOURCE_EXHAUSTED: there is no thread or file left for that. Thread safety: any thread.
+  absl::Status Guard(ZmqGate::Door door);
+  void Unguard(const std::string& endpoint);
   // A number not given before, for names inside the context. Thread safety: any thread.
   uint64_t NextNumber() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -75,9 +81,11 @@ class ZmqContext {
 
 struct ZmqOptions {
   std::shared_ptr<ZmqContext> context = nullptr;  // required
-  std::string bind = "tcp://127.0.0.1:*";  // '*' as port: any free one (transport/tcp_address.h)
-  std::string advertised_host = "";        // host of address(); needed if `bind` names all hosts
-  EndpointId self = {};                    // sender of PING and GOODBYE frames
+  // '*' as port: any free one (transport/tcp_address.h). With keys it may end with the number of
+  // the endpoint; without, the number is random.
+  std::string bind = "tcp://127.0.0.1:*";
+  std::string advertised_host = "";  // host of address(); needed if `bind` names all hosts
+  EndpointId self = {};              // sender of PING and GOODBYE frames
   uint64_t incarnation = 0;
   // The keys of the job. Null: anybody may connect, and nothing is encrypted.
   std::shared_ptr<const JobKeys> keys = nullptr;

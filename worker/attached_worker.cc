@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
   }
   std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options), keeps_state));
   AttachedWorker* const self = worker.get();
-  self->options_.make_runner = [self](const job::ResolvedJob& plan, int rank, int /*rank_on_host*/,
+  self->options_.make_runner = [self](const job::ResolvedJob& plan, int rank, int /*gpu*/,
                                       std::shared_ptr<const server::CheckpointReader> saved) {
     return self->MakeRunner(plan, rank, std::move(saved));
   };
@@ -136,6 +136,10 @@ void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
   for (; notes_said_ < notes_.size(); ++notes_said_) {
     *out->emplace_back().mutable_program_note() = notes_[notes_said_];
   }
+  if (now >= next_end_) {
+    next_end_ = now + kResend;
+    out->emplace_back().mutable_user_request()->set_kind(UserRequest::END);
+  }
   if (!in_barrier_ || released_ || now < next_entry_) return;
   next_entry_ = now + kResend;
   BarrierEnter& entry = *out->emplace_back().mutable_barrier_enter();
@@ -148,6 +152,7 @@ void AttachedWorker::Hear(const Control& control) {
   if (command.kind() == Command::CHECKPOINT && command.hold()) stopped_.store(true);
   if (control.has_view()) checkpoints_models_.store(!control.view().checkpoint_folder().empty());
   absl::MutexLock lock(&mutex_);
+  if (control.has_user_answer()) next_end_ = absl::InfiniteFuture();
   if (control.has_command_done()) {
     const auto taken = static_cast<int64_t>(control.command_done().id());
     while (!notes_.empty() && notes_.front().number() <= taken) {
@@ -170,7 +175,7 @@ absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>&
     return absl::InvalidArgumentError(
         absl::StrCat("a report of ", values.size(), " values, expected 1 to ", kMostReported));
   }
-  for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
+  for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   absl::MutexLock lock(&mutex_);
   if (!joined_)
     return absl::FailedPreconditionError("cannot report values before the job is joined");
@@ -199,6 +204,11 @@ absl::Status AttachedWorker::RequestCheckpoint(int64_t step) {
   note.set_step(step);
   AddNote(std::move(note));
   return absl::OkStatus();
+}
+
+void AttachedWorker::RequestEnd() {
+  absl::MutexLock lock(&mutex_);
+  next_end_ = absl::InfinitePast();
 }
 
 void AttachedWorker::AddNote(ProgramNote note) {

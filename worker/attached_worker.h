@@ -127,13 +127,16 @@ class AttachedWorker {
 
   // Once joined: reports values of `step` for metrics.jsonl and summary.json. False: too many
   // earlier reports were still not acknowledged by the scheduler at the deadline. INVALID_ARGUMENT:
-  // CheckReported. FAILED_PRECONDITION: the job has ended; but if the job was told to end, the
+  // CheckReportedName. FAILED_PRECONDITION: the job has ended; but if the job was told to end, the
   // report is dropped without an error.
   absl::StatusOr<bool> Report(const std::map<std::string, double>& values, int64_t step,
                               absl::Time deadline);
   // Once joined: requests a checkpoint, which is made soon. The n-th calls of all workers request
   // the same checkpoint. FAILED_PRECONDITION: as Report.
   absl::Status RequestCheckpoint(int64_t step);
+  // Once joined: requests a last checkpoint and the end of the job, for all workers. The end comes
+  // soon; the program answers requests until then.
+  void RequestEnd();
   // The program computes no more steps. When the job is told to end, the checkpoint therefore
   // leaves out the step that is requested now.
   void Rest() { requests_.Rest(); }
@@ -187,6 +190,8 @@ class AttachedWorker {
   size_t notes_said_ ABSL_GUARDED_BY(mutex_) = 0;          // number of notes_ sent
   int64_t last_note_ ABSL_GUARDED_BY(mutex_) = 0, checkpoints_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time next_notes_ ABSL_GUARDED_BY(mutex_);  // when all notes are sent again
+  // When the request to end the job is sent again; InfiniteFuture: there is none.
+  absl::Time next_end_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   std::atomic<bool> stopped_{false}, checkpoints_models_{false};
   std::vector<server::CheckpointParameter> parameters_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> values_ ABSL_GUARDED_BY(mutex_);

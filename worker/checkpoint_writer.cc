@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/no_room.h"
 #include "job/user_module.h"
 
 namespace tandem::worker {
@@ -31,13 +32,17 @@ bool CutsAtOwnSteps(const job::ResolvedJob& plan, const DenseSynchroniser& synch
 // ---- one checkpoint ---------------------------------------------------------------------------
 
 void CheckpointWriter::Begin(const std::string& name, const std::string& path, int64_t step,
-                             const TrainPosition& position) {
+                             const TrainPosition& position, bool ends) {
   name_ = name;
   path_ = path;
   step_ = step;
   position_ = position;
-  waits_ = !may_fail() || synchroniser_.EndsEpochs();
+  depends_ = !may_fail() || ends;
+  waits_ = depends_ || synchroniser_.EndsEpochs();
   failure_.clear();
+  no_room_ = commits_ = again_ = false;
+  tries_ = 0;
+  free_bytes_ = -1;
   dense_ = DenseCheckpoint();
   dense_.id = id_;
   stage_ = Stage::kMark;
@@ -69,7 +74,9 @@ bool CheckpointWriter::Step(absl::Time now, TrainerEffects* effects) {
     case Stage::kSecondBarrier:
       return PassSecondBarrier(now, effects);
     case Stage::kCommit:
-      return Enter(Stage::kDone);
+      return AfterCommit();
+    case Stage::kThirdBarrier:
+      return PassThirdBarrier(now);
     case Stage::kIdle:
     case Stage::kDone:
       return false;
@@ -77,20 +84,29 @@ bool CheckpointWriter::Step(absl::Time now, TrainerEffects* effects) {
   return false;
 }
 
+// The names of barriers are used once.
+std::string CheckpointWriter::NameOfTry() const {
+  return tries_ == 0 ? name_ : absl::StrCat(name_, ", try ", tries_ + 1);
+}
+
 bool CheckpointWriter::PassMark(absl::Time now) {
   BarrierEnter entry;
-  entry.set_name(absl::StrCat("mark ", name_));
+  entry.set_name(absl::StrCat("mark ", NameOfTry()));
   entry.set_value(step_);
   entry.set_action(id_ == CheckpointId::kFinal  ? BarrierEnter::LAST_CHECKPOINT
                    : id_ == CheckpointId::kBest ? BarrierEnter::PAUSE_CHECKPOINTS
                                                 : BarrierEnter::MARK);
   entry.set_path(path_);
+  if (tries_ > 0) {
+    entry.set_part_bytes(static_cast<int64_t>(bytes_.size() + state_.size() + program_.size()));
+    entry.set_free_bytes(free_bytes_);
+  }
   const std::string mark = entry.name();
   if (!context_.barriers.Pass(now, std::move(entry))) return false;
   const BarrierRelease& release = context_.barriers.ReleaseOf(mark);
   directory_ = release.path();
   step_ = release.max_value();
-  return Enter(Stage::kCollect);
+  return Enter(tries_ > 0 ? Stage::kWrite : Stage::kCollect);
 }
 
 // Copies in memory, so that training can continue.
@@ -113,23 +129,53 @@ bool CheckpointWriter::Write(TrainerEffects* effects) {
 bool CheckpointWriter::PassSecondBarrier(absl::Time now, TrainerEffects* effects) {
   // The release comes when the servers have written, too. A failure of any worker or server comes
   // back in the release, so all workers agree on whether there is a checkpoint.
+  const std::string name = NameOfTry();
+  if (!context_.barriers.Pass(now, EntryWithResult(name, BarrierEnter::CHECKPOINT))) return false;
+  const BarrierRelease& release = context_.barriers.ReleaseOf(name);
+  failure_ = release.failure();
+  commits_ = failure_.empty();
+  again_ = release.again();
+  record_ = release.record();
+  if (context_.rank == 0 && commits_) {
+    Run(CommitCheckpointTask{id_, &directory_, step_, &record_, depends_, &free_bytes_}, effects);
+  } else if (context_.rank == 0) {
+    Run(AbandonCheckpointTask{id_, &directory_, again_, &free_bytes_}, effects);
+  }
+  return Enter(Stage::kCommit);
+}
+
+// The result of rank 0 is that of all workers. If a part has failed, they know the result now.
+bool CheckpointWriter::AfterCommit() {
+  if (again_) return TryAgain();
+  return Enter(depends_ && commits_ ? Stage::kThirdBarrier : Stage::kDone);
+}
+
+bool CheckpointWriter::PassThirdBarrier(absl::Time now) {
+  const std::string name = absl::StrCat("commit ", NameOfTry());
+  if (!context_.barriers.Pass(now, EntryWithResult(name, BarrierEnter::COMMITTED))) return false;
+  const BarrierRelease& release = context_.barriers.ReleaseOf(name);
+  failure_ = release.failure();
+  return release.again() ? TryAgain() : Enter(Stage::kDone);
+}
+
+BarrierEnter CheckpointWriter::EntryWithResult(const std::string& name,
+                                               BarrierEnter::Action action) const {
   BarrierEnter entry;
-  entry.set_name(name_);
+  entry.set_name(name);
   entry.set_value(step_);
-  entry.set_action(BarrierEnter::CHECKPOINT);
+  entry.set_action(action);
   entry.set_path(directory_);
   entry.set_may_fail(may_fail());
   entry.set_failure(failure_);
-  if (!context_.barriers.Pass(now, std::move(entry))) return false;
-  const BarrierRelease& release = context_.barriers.ReleaseOf(name_);
-  failure_ = release.failure();
-  record_ = release.record();
-  if (context_.rank == 0 && failure_.empty()) {
-    Run(CommitCheckpointTask{id_, &directory_, step_, &record_}, effects);
-  } else if (context_.rank == 0) {
-    Run(AbandonCheckpointTask{id_, &directory_}, effects);
-  }
-  return Enter(Stage::kCommit);
+  entry.set_no_room(no_room_);
+  return entry;
+}
+
+bool CheckpointWriter::TryAgain() {
+  failure_.clear();
+  no_room_ = again_ = false;
+  ++tries_;
+  return Enter(Stage::kMark);
 }
 
 void CheckpointWriter::Run(TrainerTask task, TrainerEffects* effects) {
@@ -140,7 +186,9 @@ void CheckpointWriter::Run(TrainerTask task, TrainerEffects* effects) {
 void CheckpointWriter::OnTaskDone(const absl::Status& status) {
   --tasks_;
   if (status.ok()) return;
-  if (!may_fail()) return context_.Fail(status);
+  const bool no_room = depends_ && IsNoRoom(status);
+  if (!may_fail() && !no_room) return context_.Fail(status);
+  no_room_ = no_room && (no_room_ || failure_.empty());
   if (failure_.empty()) failure_ = std::string(status.message());
 }
 
@@ -182,7 +230,8 @@ bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,
   if (!checkpoint_writer_.in_progress()) {
     if (!state.out_of_steps && context_.step < step_) return false;
     if (state.synchronising || !context_.pushes.empty()) return false;
-    checkpoint_writer_.Begin(absl::StrCat("checkpoint ", command_), path_, step_, state.position);
+    checkpoint_writer_.Begin(absl::StrCat("checkpoint ", command_), path_, step_, state.position,
+                             /*ends=*/hold_);
   }
   const bool done = checkpoint_writer_.Advance(now, effects);
   const bool held = std::exchange(holding_, hold_ || (!done && checkpoint_writer_.holds()));

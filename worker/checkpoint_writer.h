@@ -9,6 +9,8 @@
 //   3. Servers and workers write their files. A worker enters a second barrier when its files are
 //      on the disk. The scheduler releases this barrier when those of the servers are, too.
 //   4. Rank 0 writes the manifest and makes the checkpoint the latest one.
+//   5. If the job depends on the checkpoint, all workers meet in a third barrier, with the result
+//      of rank 0.
 //
 // At the mark a worker therefore sends no push for the time of its pushes in flight and of two
 // messages, to and from the scheduler. Training does not wait for the disk, with two exceptions.
@@ -19,6 +21,11 @@
 // model, or at the end). A requested checkpoint in the middle of training may fail: the worker that
 // could not write says so at the second barrier, the scheduler tells all workers, rank 0 removes
 // the parts, and training continues.
+//
+// A full disk is different. If the job depends on the checkpoint (of the best model, at the end, or
+// before a requested end), rank 0 removes the parts, and all workers begin again with another mark.
+// The scheduler releases that mark when it is time for the next try (scheduler/room_wait.h). No
+// worker trains meanwhile, so the copies of step 2 stay.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_CHECKPOINT_WRITER_H_
@@ -43,9 +50,9 @@ class CheckpointWriter {
       : context_(context), synchroniser_(synchroniser), id_(id) {}
 
   // The checkpoint will contain this worker's steps below `step`. `name`: names its barriers;
-  // `path`: the model folder; `position`: where this worker stands.
+  // `path`: the model folder; `position`: where this worker stands; `ends`: no step follows.
   void Begin(const std::string& name, const std::string& path, int64_t step,
-             const TrainPosition& position);
+             const TrainPosition& position, bool ends = false);
   // Does all that can be done. True when the checkpoint is done.
   bool Advance(absl::Time now, TrainerEffects* effects);
   bool in_progress() const { return stage_ != Stage::kIdle; }
@@ -59,8 +66,8 @@ class CheckpointWriter {
   // All workers have marked the checkpoint.
   bool marked() const { return stage_ > Stage::kMark; }
   const TrainPosition& position() const { return position_; }
-  // Something is being copied or written.
-  bool writes() const { return tasks_ > 0; }
+  // Something is being copied or written, or waits for room on a disk.
+  bool writes() const { return tasks_ > 0 || (stage_ == Stage::kMark && tries_ > 0); }
   // Why the last checkpoint failed; empty: the checkpoint was written.
   const std::string& failure() const { return failure_; }
 
@@ -73,13 +80,28 @@ class CheckpointWriter {
   void OnTaskDone(const absl::Status& status);
 
  private:
-  enum class Stage { kIdle, kMark, kCollect, kCopy, kWrite, kSecondBarrier, kCommit, kDone };
+  enum class Stage {
+    kIdle,
+    kMark,
+    kCollect,
+    kCopy,
+    kWrite,
+    kSecondBarrier,
+    kCommit,
+    kThirdBarrier,
+    kDone
+  };
 
   bool Step(absl::Time now, TrainerEffects* effects);
   bool PassMark(absl::Time now);
   bool Copy(TrainerEffects* effects);
   bool Write(TrainerEffects* effects);
   bool PassSecondBarrier(absl::Time now, TrainerEffects* effects);
+  BarrierEnter EntryWithResult(const std::string& name, BarrierEnter::Action action) const;
+  bool AfterCommit();
+  bool PassThirdBarrier(absl::Time now);
+  bool TryAgain();
+  std::string NameOfTry() const;
   bool may_fail() const { return id_ == CheckpointId::kRequested; }
   bool Enter(Stage stage) {
     stage_ = stage;
@@ -90,7 +112,8 @@ class CheckpointWriter {
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
   const CheckpointId id_;
-  bool waits_ = false;  // training waits for the files
+  bool depends_ = false;  // the job depends on the checkpoint
+  bool waits_ = false;    // training waits for the files
   Stage stage_ = Stage::kIdle;
   std::string name_, path_;
   std::string directory_;  // the folder of the checkpoint, from the release of the mark
@@ -101,7 +124,12 @@ class CheckpointWriter {
   std::string state_, program_;  // CopyWorkerTask
   std::string record_;           // RunRecord
   std::string failure_;
-  int tasks_ = 0;  // tasks running now
+  bool no_room_ = false;     // failure_ is only a full disk
+  bool commits_ = false;     // after the second barrier: rank 0 commits
+  bool again_ = false;       // after it: the scheduler lets the workers try again
+  int tries_ = 0;            // earlier ones of this checkpoint
+  int64_t free_bytes_ = -1;  // rank 0, after a try: room on the disk; -1: not known
+  int tasks_ = 0;            // tasks running now
 };
 
 // A checkpoint that was requested in the middle of training. The request reaches workers at

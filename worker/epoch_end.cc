@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -32,8 +33,8 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
     case Stage::kBarrier: {
       if (!context_.pushes.empty()) return false;
       const std::string ended = absl::StrCat(name, " ended");
-      const bool all_stand = context_.barriers.Pass(now, name, context_.step);
-      const bool all_ended = context_.barriers.Pass(now, ended, context_.ended_at);
+      const bool all_stand = PassFirst(now, name, context_.step);
+      const bool all_ended = PassFirst(now, ended, context_.ended_at);
       if (!all_stand || !all_ended) return false;
       largest_step_ = context_.barriers.MaxValue(name);
       context_.common_step = context_.barriers.MaxValue(ended);
@@ -53,6 +54,16 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
       return false;
   }
   return false;
+}
+
+// Passes a barrier that ends the epoch. A worker that has not entered is still in the epoch. If it
+// dies, a new process in its place trains the rest of the epoch, and the others wait for it.
+bool EpochEnd::PassFirst(absl::Time now, const std::string& name, int64_t value) {
+  BarrierEnter entry;
+  entry.set_name(name);
+  entry.set_value(value);
+  entry.set_absent_may_be_replaced(true);
+  return context_.barriers.Pass(now, std::move(entry));
 }
 
 }  // namespace tandem::worker

@@ -17,6 +17,7 @@
 #define TANDEM_WORKER_EPOCH_END_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/time/time.h"
 #include "worker/trainer_context.h"
@@ -46,6 +47,7 @@ class EpochEnd {
     stage_ = stage;
     return true;
   }
+  bool PassFirst(absl::Time now, const std::string& name, int64_t value);
 
   TrainerContext& context_;
   Stage stage_ = Stage::kOver;

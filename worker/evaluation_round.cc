@@ -208,7 +208,7 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
     json["data"] = "test";
   }
   if (verdict_.best) json["best"] = true;
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 bool EvaluationRound::PassEndBarrier(absl::Time now) {

@@ -75,7 +75,7 @@ std::string ToJson(const data::EvaluationResult& result, int top_k) {
     json[absl::StrCat("hr_at_", top_k)] = result.hit_rate;
     json[absl::StrCat("ndcg_at_", top_k)] = result.ndcg;
   }
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace

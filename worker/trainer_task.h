@@ -144,11 +144,18 @@ struct CommitCheckpointTask {
   const std::string* directory = nullptr;
   int64_t step = 0;                     // checkpoint contains the steps below
   const std::string* record = nullptr;  // RunRecord at the mark
+  // After an error, as in AbandonCheckpointTask.
+  bool makes_room = false;
+  int64_t* free_bytes = nullptr;
 };
 // Rank 0: some node could not write its part, so remove the other parts.
 struct AbandonCheckpointTask {
   CheckpointId checkpoint = CheckpointId::kFinal;
   const std::string* directory = nullptr;
+  // A disk is full, and the checkpoint is tried again: remove the checkpoints that its commit would
+  // remove, too (server::MakeRoom).
+  bool makes_room = false;
+  int64_t* free_bytes = nullptr;  // receives the room on the disk afterwards
 };
 
 using TrainerTask =

@@ -10,6 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "base/clock.h"
 #include "base/exhaustion.h"
+#include "base/file.h"
+#include "base/no_room.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
@@ -89,6 +91,36 @@ absl::StatusOr<RunRecord> RecordIn(const server::CheckpointReader& saved) {
   if (record.ParseFromString(bytes)) return record;
   return absl::DataLossError(
       absl::StrCat(saved.folder(), ": its run record is damaged; hint: use another checkpoint"));
+}
+
+// Makes room on the disk of a checkpoint. `free_bytes`: receives the room that there is afterwards.
+void MakeRoom(const std::string& checkpoint, const server::CheckpointHead& head,
+              const node::Log& log, int64_t* free_bytes) {
+  const std::string folder = server::ModelFolderOf(checkpoint);
+  const int removed = server::MakeRoom(checkpoint, head);
+  *free_bytes = FreeBytes(folder);
+  if (removed == 0) return;
+  log.Info(absl::StrCat("removed ", removed, " older ", removed == 1 ? "checkpoint" : "checkpoints",
+                        " in ", folder, " to make room for the next one"));
+}
+
+// Returns the number of this worker's GPU, if the job computes on GPUs. All workers call it at the
+// same time, before they read data. `warning`: for the user; only worker 0 gets it.
+absl::StatusOr<int> TakeDevice(const job::ResolvedJob& plan, int rank, const Rendezvous& rendezvous,
+                               const node::Log& log, AbortableWatch* watch, std::string* warning) {
+  if (plan.job.dense().device() != Dense::CUDA) return 0;
+  std::vector<VisibleDevices> visible = {FindDevices()};
+  const size_t seen = visible[0].size();
+  if (plan.workers() > 1) {
+    TANDEM_ASSIGN_OR_RETURN(visible,
+                            ShareDevices(plan, rank, rendezvous, std::move(visible[0]), watch));
+  }
+  const DealtDevices dealt = DealDevices(visible);
+  const int gpu = dealt.of_worker[static_cast<size_t>(rank)];
+  if (gpu < 0) return 0;  // no GPU: making the model fails and says so
+  log.Info(absl::StrCat("computes on GPU ", gpu, " of ", seen));
+  if (rank == 0) *warning = dealt.warning;
+  return gpu;
 }
 
 class Worker {
@@ -279,6 +311,7 @@ class Worker {
             [&](const CommitCheckpointTask& t) { return Commit(t); },
             [&](const AbandonCheckpointTask& t) {
               server::AbandonCheckpoint(*t.directory);
+              if (t.makes_room) MakeRoom(*t.directory, Head(t.checkpoint), log_, t.free_bytes);
               return absl::OkStatus();
             },
         },
@@ -366,20 +399,31 @@ class Worker {
     return server::WriteProgramFile(*task.directory, self_.index, *task.program);
   }
 
-  absl::Status Commit(const CommitCheckpointTask& task) {
+  server::CheckpointHead Head(CheckpointId id) const {
     server::CheckpointHead head;
     head.run = run_;
     head.attempt = attempt_;
-    head.step = task.step;
     head.keep = plan_.job.checkpoint().keep();
     head.resumed_from = resumed_from_;
-    head.best = task.checkpoint == CheckpointId::kBest;
+    head.best = id == CheckpointId::kBest;
+    return head;
+  }
+
+  absl::Status Commit(const CommitCheckpointTask& task) {
+    server::CheckpointHead head = Head(task.checkpoint);
+    head.step = task.step;
     RunRecord record;
     TANDEM_CHECK(record.ParseFromString(*task.record));
     record.mutable_train()->Assign(files_.begin(), files_.end());
     record.set_blocks(plan_.job.data().deal() == Data::BLOCKS);
     head.record = Serialize(record);
-    return server::CommitCheckpoint(*task.directory, plan_, head, runner_->Parameters());
+    std::string stay;
+    const absl::Status committed =
+        server::CommitCheckpoint(*task.directory, plan_, head, runner_->Parameters(), &stay);
+    if (!stay.empty() && !std::exchange(said_that_they_stay_, true)) log_.Warning(stay);
+    if (task.makes_room && IsNoRoom(committed))
+      MakeRoom(*task.directory, head, log_, task.free_bytes);
+    return committed;
   }
 
   absl::Status MergeShares(const MergeSharesTask& task) {
@@ -535,9 +579,6 @@ class Worker {
     self_ = EndpointId::Worker(rank);
     log_ = node::Log("worker", rank);
     rendezvous_ = {view.coordinator(), options_.security};
-    for (int w = 0; w < rank; ++w) {
-      if (view.worker(w).host() == view.worker(rank).host()) ++rank_on_host_;
-    }
     member_->progress().SetActivity({"opening data and model", {}});
     if (view.worker(rank).has_start()) replaces_ = view.worker(rank).start();
     if (!options_.trace_path.empty()) {
@@ -561,6 +602,8 @@ class Worker {
 
   // Runs on the opening thread, while no other thread uses the members that it sets.
   absl::Status Open(const std::string& init_from, bool resume) {
+    TANDEM_ASSIGN_OR_RETURN(const int gpu, TakeDevice(plan_, self_.index, rendezvous_, log_,
+                                                      &watch_, &device_warning_));
     std::shared_ptr<const server::CheckpointReader> saved;
     if (!init_from.empty()) {
       TANDEM_ASSIGN_OR_RETURN(saved, checkpoint_->Open(init_from));
@@ -582,8 +625,7 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(job::StepTimes times,
                             data::OpenStepTimes(plan_, plan_.job.seed(), self_.index));
     slow_down_.set_times(std::move(times));
-    TANDEM_ASSIGN_OR_RETURN(runner_,
-                            options_.make_runner(plan_, self_.index, rank_on_host_, saved));
+    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, gpu, saved));
     if (replaces_.has_value()) {
       start_ = replaces_->position();
       if (replaces_->has_best()) best_ = replaces_->best();
@@ -607,6 +649,11 @@ class Worker {
   }
 
   absl::Status FinishOpening(const View& view) {
+    if (!device_warning_.empty()) {
+      Control control;
+      control.mutable_worker_note()->set_text(absl::StrCat("warns: ", device_warning_));
+      member_->link().Send(control);
+    }
     TrainerCore::Options trainer;
     trainer.take_back = [runner = runner_.get()](int64_t step) { return runner->TakeBack(step); };
     const job::SilenceTimes silence(plan_.job);
@@ -717,8 +764,9 @@ class Worker {
   const WorkerOptions& options_;
   job::ResolvedJob plan_;  // plan of the options, with data statistics
   EndpointId self_ = EndpointId::Worker(0);
-  int rank_on_host_ = 0;
   node::Log log_{"worker"};
+  std::string device_warning_;        // for the user; on worker 0 only
+  bool said_that_they_stay_ = false;  // older checkpoints; for the thread that commits
   node::BoundedLog troubles_;
   uint64_t seen_progress_ = 0;
   std::unique_ptr<transport::Transport> transport_;

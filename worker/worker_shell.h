@@ -31,11 +31,11 @@ struct WorkerOptions {
   node::NodeSession::Options member;
   std::shared_ptr<transport::PathLog> paths;  // choices of the transports; may be null
   collectives::GroupSecurity security;        // of the links to other workers
-  // Makes the task runner, once the rank is known, on the opening thread. `rank_on_host`: how many
-  // workers of lower rank are on this host. `saved`: the checkpoint that the dense part is taken
-  // from; null: none.
+  // Makes the task runner, once the rank is known, on the opening thread. `gpu`: the number of the
+  // GPU of this worker, if the job computes on GPUs. `saved`: the checkpoint that the dense part is
+  // taken from; null: none.
   std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(
-      const job::ResolvedJob& plan, int rank, int rank_on_host,
+      const job::ResolvedJob& plan, int rank, int gpu,
       std::shared_ptr<const server::CheckpointReader> saved)>
       make_runner;
   // The callbacks below may be empty. Called on the opening thread, when data and model are open

@@ -94,6 +94,9 @@ class HostSegments {
                              size_t count) = 0;
   // Waits until the segment is done; called in the order of Start.
   virtual DeviceStatus Finish(size_t segment) = 0;
+  // Ends the segments that were started and are not done. Afterwards nothing touches their `data`.
+  // Called once, after an error; no call follows.
+  virtual void Abandon() = 0;
 };
 
 struct StagedOptions {
@@ -101,10 +104,15 @@ struct StagedOptions {
   // The number of pinned buffers of segment_bytes each. While one segment is copied in, others are
   // on the wire, being added, or copied back. At least 2.
   int segments_in_flight = 4;
+  // How long Run waits for work of the device, which may wait for another rank's device. Run calls
+  // `still_waiting`, if it is not empty, from time to time, and an error of it ends the wait.
+  std::chrono::milliseconds deadline{30000};
+  std::function<DeviceStatus()> still_waiting;
 };
 
-// Makes an all-reduce across hosts. `host` must outlive the object, and sets the deadlines. Pinned
-// memory is allocated here and kept.
+// Makes an all-reduce across hosts. `host` must outlive the object, and sets the deadlines of its
+// own waits. Pinned memory is allocated here and kept; after a failed Run it stays until the end of
+// the process, because the device may still use it.
 DeviceStatus NewStagedAllReduce(HostSegments& host, const StagedOptions& options,
                                 std::unique_ptr<DeviceAllReduce>* out);
 

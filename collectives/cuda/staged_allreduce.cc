@@ -18,6 +18,7 @@
 
 #include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_allreduce.h"
+#include "collectives/cuda/device_wait.h"
 
 namespace tandem::collectives {
 namespace {
@@ -70,8 +71,10 @@ class StagedAllReduce : public DeviceAllReduce {
   DeviceStatus broken_;
 };
 
-// Waits for the copies in flight, because they read or write the slots.
+// Waits for the copies in flight, because they read or write the slots. After a failure the
+// copies may never end.
 StagedAllReduce::~StagedAllReduce() {
+  if (!broken_.ok()) return;
   for (const cudaStream_t stream : {down_, up_}) {
     if (stream == nullptr) continue;
     (void)cudaStreamSynchronize(stream);
@@ -105,6 +108,7 @@ DeviceStatus StagedAllReduce::Run(const DeviceReduction& what, cudaStream_t stre
                                                     " is not defined for " + Name(what.type));
   }
   broken_ = RunOnce(what, stream);
+  if (!broken_.ok()) host_.Abandon();  // before anybody frees the slots
   return broken_;
 }
 
@@ -148,7 +152,8 @@ DeviceStatus StagedAllReduce::Fill(Progress& run) {
 DeviceStatus StagedAllReduce::Start(Progress& run) {
   for (; run.started < std::min(run.filled, run.finished + on_wire_); ++run.started) {
     Slot& slot = SlotOf(run.started);
-    TANDEM_CUDA_RETURN(cudaEventSynchronize(slot.filled));
+    TANDEM_DEVICE_RETURN(WaitForDevice([&slot] { return cudaEventQuery(slot.filled); },
+                                       options_.deadline, options_.still_waiting));
     TANDEM_DEVICE_RETURN(host_.Start(run.started, run.what, slot.memory, run.Count(run.started)));
   }
   return DeviceStatus();

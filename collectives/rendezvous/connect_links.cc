@@ -99,9 +99,12 @@ class Connector {
     if (open && ports_.security().encrypts()) return false;
     return options_.links == LinkChoice::kAuto || options_.links == choice;
   }
-  std::unique_ptr<MessageStream> NewTcp(OwnedFd socket, transport::Proof::Side side) const {
-    return std::make_unique<MessageStream>(std::move(socket), kMaxHelloBytes,
-                                           NewProof(side, ports_.security().keys));
+  // `address`: of the rank that accepts. Its proof is worth nothing at another port.
+  std::unique_ptr<MessageStream> NewTcp(OwnedFd socket, transport::Proof::Side side,
+                                        const std::string& address) const {
+    return std::make_unique<MessageStream>(
+        std::move(socket), kMaxHelloBytes,
+        NewProof(side, ports_.security().keys, absl::StrCat(kLinkPlace, address)));
   }
   void LogRefusal(absl::string_view why) {
     if (++refusals_ <= kMostRefusals) Log(absl::StrCat("refused a connection: ", why));
@@ -263,7 +266,7 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
     absl::StatusOr<OwnedFd> socket =
         ConnectTcpBy(address, std::min(deadline_, MonotonicNow() + kLook));
     if (socket.ok()) {
-      attempt->tcp = NewTcp(*std::move(socket), transport::Proof::Side::kConnects);
+      attempt->tcp = NewTcp(*std::move(socket), transport::Proof::Side::kConnects, address);
       attempt->tcp->Send(HelloTo(peer));
       (void)attempt->tcp->Flush();  // a failure shows when the answer is read
       return absl::OkStatus();
@@ -338,7 +341,8 @@ void Connector::AcceptNewcomers() {
   while (attempts_.size() < kMaxNewcomers + links_.size()) {
     absl::StatusOr<OwnedFd> socket = ports_.tcp().Accept();
     if (!socket.ok()) break;
-    attempts_.emplace_back().tcp = NewTcp(*std::move(socket), transport::Proof::Side::kAccepts);
+    attempts_.emplace_back().tcp = NewTcp(*std::move(socket), transport::Proof::Side::kAccepts,
+                                          group_.members[group_.rank].tcp_address);
   }
   while (attempts_.size() < kMaxNewcomers + links_.size()) {
     absl::StatusOr<transport::UnixLink> local = ports_.local().Accept();

@@ -139,9 +139,9 @@ void Coordinator::Server::AcceptNewcomers(absl::Time now) {
       return;
     }
     const ConnectionId id = next_++;
-    connections_.emplace(
-        id, Connection{MessageStream(*std::move(socket), kMaxRequestBytes,
-                                     NewProof(transport::Proof::Side::kAccepts, options_.keys))});
+    connections_.emplace(id, Connection{MessageStream(*std::move(socket), kMaxRequestBytes,
+                                                      NewProof(transport::Proof::Side::kAccepts,
+                                                               options_.keys, kCoordinatorPlace))});
     core_.OnConnect(id, now);
   }
 }

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Join(
   TANDEM_ASSIGN_OR_RETURN(OwnedFd socket, ConnectTcpBy(options.coordinator, deadline));
   std::unique_ptr<CoordinatorClient> client(new CoordinatorClient(
       MessageStream(std::move(socket), kMaxAnswerBytes,
-                    NewProof(transport::Proof::Side::kConnects, options.keys))));
+                    NewProof(transport::Proof::Side::kConnects, options.keys, kCoordinatorPlace))));
   client->thread_ = std::thread([c = client.get()] { c->Run(); });
   TANDEM_RETURN_IF_ERROR(client->JoinBy(options, deadline));
   return client;

@@ -189,6 +189,11 @@ std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
       return absl::StrCat("sent a name of ", text->size(), " bytes, at most ", kMaxTextBytes,
                           " are allowed");
   }
+  for (const std::string& device : member.device()) {
+    if (device.size() <= kMaxTextBytes / 8 && member.device_size() <= kMaxDevices) continue;
+    return absl::StrCat("names ", member.device_size(), " GPUs, at most ", kMaxDevices,
+                        " are allowed");
+  }
   return join.deadline_ms() > 0 ? "" : "its deadline has already passed";
 }
 

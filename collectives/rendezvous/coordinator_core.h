@@ -65,6 +65,7 @@ class CoordinatorCore {
   static constexpr int kMaxRanks = 1 << 14;
   static constexpr size_t kMaxGroups = 1 << 12;
   static constexpr size_t kMaxTextBytes = 512;
+  static constexpr int kMaxDevices = 64;  // of one rank
 
   explicit CoordinatorCore(const CoordinatorCoreOptions& options);
   ~CoordinatorCore();

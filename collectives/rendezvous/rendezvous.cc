@@ -27,13 +27,19 @@ std::string LinkTarget(const char* path) {
 }  // namespace
 
 std::unique_ptr<transport::Proof> NewProof(transport::Proof::Side side,
-                                           const std::shared_ptr<const transport::JobKeys>& keys) {
-  return keys == nullptr ? nullptr : std::make_unique<transport::Proof>(side, keys);
+                                           const std::shared_ptr<const transport::JobKeys>& keys,
+                                           absl::string_view place) {
+  return keys == nullptr ? nullptr : std::make_unique<transport::Proof>(side, keys, place);
 }
 
 GroupMember MemberFrom(const rendezvous::Member& member) {
-  return {member.host(),  member.tcp_address(),  member.unix_name(),
-          member.about(), member.rdma_address(), member.zmq_address()};
+  return {member.host(),
+          member.tcp_address(),
+          member.unix_name(),
+          member.about(),
+          member.rdma_address(),
+          member.zmq_address(),
+          {member.device().begin(), member.device().end()}};
 }
 
 void WriteMember(const GroupMember& member, rendezvous::Member* out) {
@@ -43,6 +49,7 @@ void WriteMember(const GroupMember& member, rendezvous::Member* out) {
   out->set_about(member.about);
   out->set_rdma_address(member.rdma_address);
   out->set_zmq_address(member.zmq_address);
+  out->mutable_device()->Assign(member.devices.begin(), member.devices.end());
 }
 
 bool GroupMembership::SameHost(int a, int b) const {

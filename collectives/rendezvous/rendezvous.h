@@ -28,20 +28,24 @@ struct GroupSecurity {
   bool encrypts() const { return keys != nullptr && encrypted; }
 };
 
+// Names of the side that accepts a connection with a proof (Proof::Proof).
+inline constexpr char kCoordinatorPlace[] = "coordinator", kLinkPlace[] = "link ";
 // A proof for one connection; null without keys.
 std::unique_ptr<transport::Proof> NewProof(transport::Proof::Side side,
-                                           const std::shared_ptr<const transport::JobKeys>& keys);
+                                           const std::shared_ptr<const transport::JobKeys>& keys,
+                                           absl::string_view place);
 
 // For errors about a wrong token.
 inline constexpr char kTokenHint[] = "give all processes the same TANDEM_TOKEN, or none of them";
 
 struct GroupMember {
-  std::string host;               // equal on ranks that can share memory; empty: it cannot
-  std::string tcp_address;        // address for links over TCP
-  std::string unix_name;          // Unix socket for links on its host; empty: none
-  std::string about;              // for messages: "host name, process 4711"
-  std::string rdma_address = "";  // rdma://host:port for links; empty: none
-  std::string zmq_address = "";   // tcp://host:port for links over ZeroMQ; empty: none
+  std::string host;                       // equal on ranks that can share memory; empty: it cannot
+  std::string tcp_address;                // address for links over TCP
+  std::string unix_name;                  // Unix socket for links on its host; empty: none
+  std::string about;                      // for messages: "host name, process 4711"
+  std::string rdma_address = "";          // rdma://host:port for links; empty: none
+  std::string zmq_address = "";           // tcp://host:port for links over ZeroMQ; empty: none
+  std::vector<std::string> devices = {};  // UUIDs of the GPUs that it can use
 };
 
 // Conversion from and to the message.

@@ -26,17 +26,17 @@ from tandem.store import Store
 
 if TYPE_CHECKING:  # __getattr__ imports them
     from tandem.data import DataLoader
-    from tandem.job import Job, init
     from tandem.nn import (Embedding, EmbeddingBag, EmbeddingBagCollection, EmbeddingBagConfig,
                            EmbeddingCollection)
     from tandem.optim import DistributedOptimizer
+    from tandem.session import Job, init, job
     from tandem.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 preload_blas()
 
 # Names that need torch, by the file that has them. The first use loads it.
 _LAZY = {
-    "Job": "job", "init": "job",
+    "Job": "session", "init": "session", "job": "session",
     "KeyedJaggedTensor": "sparse", "KeyedTensor": "sparse", "JaggedTensor": "sparse",
     "EmbeddingBagCollection": "nn", "EmbeddingCollection": "nn", "EmbeddingBag": "nn",
     "Embedding": "nn", "EmbeddingBagConfig": "nn",

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), ("dim", "<u4"),
                      ("slots_per_row", "<u4"), ("rows", "<u8"), ("begin", "<u8"), ("end", "<u8"),
                      ("version", "<i8"), ("workers", "<u4"), ("table_bytes", "<u4"),
-                     ("optimizer_bytes", "<u4"), ("zero", "<u4"), ("held_bytes", "<u8")])
+                     ("optimizer_bytes", "<u4"), ("limited", "<u4"), ("held_bytes", "<u8")])
+# The rest of the head of format 3. The head of format 2 ends behind `candidates`, the head of
+# format 1 before it.
+_MORE = numpy.dtype([("candidates", "<u8"), ("stamp", "<i8"), ("step_base", "<i8"),
+                     ("row_type", "<u4"), ("state_type", "<u4"), ("flags", "<u8")])
+_MORE_BYTES = {1: 0, 2: 8, 3: _MORE.itemsize}  # by format
 _CANDIDATE = numpy.dtype([("key", "<i8"), ("count", "<u4"), ("age", "<u4")])
 _WORKER_BYTES = 32
-_MANIFEST, _MANIFEST_FORMAT, _LATEST = "MANIFEST", 2, "LATEST"
+_MANIFEST, _LATEST = "MANIFEST", "LATEST"
+_MANIFEST_FORMATS = (2, 3)
 _PROGRAM = "program-0.part"  # the state of worker 0's script
 # How often a checkpoint of a running job is opened. Each failed try has lost a race against the
 # removal of a whole checkpoint.
@@ -36,18 +42,40 @@ def _eight(n: int) -> int:
     return (n + 7) // 8 * 8
 
 
-def _read_range(path: str) -> CheckpointRange:
-    """One file of the layout in server/range_file.md."""
-    size = os.path.getsize(path)
-    data = numpy.memmap(path, dtype=numpy.uint8, mode="r")
+def _map(path: str) -> numpy.ndarray:
+    """The bytes of a file."""
+    if os.path.getsize(path) == 0:  # which cannot be mapped
+        raise Error(f"{path}: no bytes, expected a file of a checkpoint: is the copy whole?")
+    return numpy.memmap(path, dtype=numpy.uint8, mode="r")
+
+
+def _bytes_of(file: numpy.ndarray, path: str, entry: dict[str, Any]) -> numpy.ndarray:
+    """The part of a mapped file that an entry of the manifest names."""
+    begin, size = entry.get("offset", 0), entry.get("length", entry.get("bytes"))
+    # Format 2 has a file for each range, and a segment has more bytes than its ranges.
+    if begin + size > len(file):
+        raise Error(f"{path}: {len(file)} bytes, and the manifest names {size} at offset {begin}: "
+                    "is the copy whole?")
+    return file[begin:begin + size]
+
+
+def _read_range(path: str, data: numpy.ndarray) -> CheckpointRange:
+    """The bytes of a range file, which server/range_file.md describes. path: for errors."""
+    size = len(data)
     head = data[:_HEAD.itemsize].view(_HEAD)[0] if size >= _HEAD.itemsize else None
-    if head is None or head["magic"] != b"TDRF" or head["format"] not in (1, 2):
+    if head is None or head["magic"] != b"TDRF" or head["format"] not in _MORE_BYTES:
         raise Error(f"{path}: expected a file of a table in a checkpoint")
-    limited = head["format"] == 2  # of a table with admission or eviction
-    head_bytes = _HEAD.itemsize + (8 if limited else 0)
+    head_bytes = _HEAD.itemsize + _MORE_BYTES[int(head["format"])]
+    if size < head_bytes:
+        raise Error(f"{path}: {size} bytes, and a head of {head_bytes}: is the copy whole?")
+    more = numpy.zeros(1, _MORE)  # the rest of the head
+    more.view(numpy.uint8)[:head_bytes - _HEAD.itemsize] = data[_HEAD.itemsize:head_bytes]
+    if more["row_type"][0] or more["state_type"][0] or more["flags"][0]:
+        raise Error(f"{path}: rows of a type, or flags, of a later version of Tandem")
+    # The table has admission or eviction.
+    limited = bool(head["format"] == 2 or head["limited"])
     rows, dim, slots = int(head["rows"]), int(head["dim"]), int(head["slots_per_row"])
-    counted = limited and size >= head_bytes
-    candidates = int(data[_HEAD.itemsize:head_bytes].view("<u8")[0]) if counted else 0
+    candidates = int(more["candidates"][0])
     names = head_bytes + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))
     weights_at = keys_at + 8 * rows
@@ -66,15 +94,14 @@ def _read_range(path: str) -> CheckpointRange:
 
 
 def _read_held(path: str) -> bytes:
-    """The bytes behind the rows of such a file."""
-    part, head = _read_range(path), numpy.fromfile(path, _HEAD, 1)[0]
-    end = os.path.getsize(path) - 8  # of the checksum
-    begin = end - _eight(int(head["held_bytes"]))
+    """The bytes behind the rows of the file of a worker."""
+    data = _map(path)
+    part = _read_range(path, data)
+    held = int(data[:_HEAD.itemsize].view(_HEAD)[0]["held_bytes"])
+    begin = len(data) - 8 - _eight(held)  # before the checksum
     if len(part.keys) or begin < _HEAD.itemsize:
         raise Error(f"{path}: no file of a worker")
-    with open(path, "rb") as file:
-        file.seek(begin)
-        return file.read(int(head["held_bytes"]))
+    return data[begin:begin + held].tobytes()
 
 
 def _read_manifest(folder: str) -> dict[str, Any]:
@@ -85,9 +112,14 @@ def _read_manifest(folder: str) -> dict[str, Any]:
         except ValueError as error:
             raise Error(f"{path}: {error}: cut short?") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != _MANIFEST_FORMAT:
-        raise Error(f"{path}: format {found}, this program reads {_MANIFEST_FORMAT}")
+    if found not in _MANIFEST_FORMATS:
+        raise Error(f"{path}: format {found}, this program reads {_MANIFEST_FORMATS}")
     return manifest
+
+
+def _file_of(entry: dict[str, Any]) -> str:
+    """The file of an entry of the manifest."""
+    return entry["file"] if "file" in entry else entry["name"]
 
 
 # ---- a checkpoint --------------------------------------------------------------------------------
@@ -102,16 +134,22 @@ class Checkpoint:
 
     def __init__(self, folder: str, verify: bool = True) -> None:
         if verify:
-            check(library().tandem_check_checkpoint(os.fspath(folder).encode()))
+            check(library().tandem_check_checkpoint(os.fsencode(folder)))
         self.folder, self.manifest = folder, _read_manifest(folder)
         self.step: int = self.manifest["step"]
         parts: dict[str, list[CheckpointRange]] = {}
         dense_part: list[CheckpointRange] = []
+        mapped: dict[str, numpy.ndarray] = {}
         for entry in self.manifest["files"]:
-            part = _read_range(os.path.join(folder, entry["name"]))
+            name = _file_of(entry)
+            path = os.path.join(folder, name)
+            if name not in mapped:
+                mapped[name] = _map(path)
+            place = f"{path} at offset {entry['offset']}" if entry.get("offset") else path
+            part = _read_range(place, _bytes_of(mapped[name], path, entry))
             # Either rank 0 has written the dense parameters, or servers have, as rows of the table
             # `dense`.
-            whose = dense_part if entry["name"] == "dense.part" else \
+            whose = dense_part if name == "dense.part" else \
                 parts.setdefault(entry["table"], [])
             whose.append(part)
         entries = [e for e in self.manifest["tables"] if e["name"] != "dense"]
@@ -141,7 +179,7 @@ class Checkpoint:
         """The module's buffers on worker 0, tensors by name; empty for a job without a script."""
         from tandem.packing import unpack
         path = os.path.join(self.folder, _PROGRAM)
-        if not any(entry["name"] == _PROGRAM for entry in self.manifest["files"]):
+        if not any(_file_of(entry) == _PROGRAM for entry in self.manifest["files"]):
             return {}
         try:
             return unpack(_read_held(path))["buffers"]

@@ -12,6 +12,7 @@ import torch
 
 from tandem import _abi
 from tandem._abi import Error
+from tandem.copies import copy_of
 from tandem.current import current_worker
 from tandem.randomness import Stream, generators_of
 from tandem.sparse import BatchIds, is_integers
@@ -39,8 +40,9 @@ class DataLoader:
     if iterable has state_dict() and load_state_dict(), the run restores its state instead. If
     neither works, say False: then a resumed run takes the batches that come, with a warning.
 
-    Iterating gives the batches of one epoch on this worker, unchanged. The loop ends when the
-    worker has no more batches (others may have), or the job takes no more steps.
+    Iterating gives the batches of one epoch on this worker. They are read ahead, and iterable may
+    fill the same memory for each: unless it is a list or a tuple, they are copies. The loop ends
+    when the worker has no more batches (others may have), or the job takes no more steps.
 
     An Error: a step is left out, or there is no job. A ValueError says which ids of a batch are
     invalid.
@@ -102,6 +104,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._worker.check_started()
+        check_not_ended(self._worker, "a loop over a tandem.DataLoader")
         return self._train_batches()
 
     def _train_batches(self) -> Iterator[Any]:
@@ -113,6 +116,7 @@ class DataLoader:
             loop.take_over(self)
             yield from loop.batches()
         else:
+            progress.check_first_loop()
             place = _Place(self, progress.reading)
             over = progress.resumes() and self._is_over()
             if over and not progress.begun:  # a look before the loop over epochs
@@ -138,6 +142,7 @@ class DataLoader:
 def evaluation_batches(loader: DataLoader, fetch: int) -> Iterator[Any]:
     """Batches of an evaluation, if the worker requests them. fetch: the kind of request."""
     worker = loader._worker
+    check_not_ended(worker, "a loop over job.evaluate()")
     if worker.train_loop is not None:
         worker.train_loop.settle()
     loop = worker.test_loop
@@ -148,7 +153,7 @@ def evaluation_batches(loader: DataLoader, fetch: int) -> Iterator[Any]:
                     "before it scores test rows: say for batch in job.evaluate(loader, "
                     "data=\"validation\") first")
     if kind != fetch:
-        _warn_no_evaluation(worker, kind, fetch)
+        _check_no_evaluation(worker, kind, fetch)
         return
     if continues:
         loop.take_over(loader)
@@ -161,17 +166,34 @@ def evaluation_batches(loader: DataLoader, fetch: int) -> Iterator[Any]:
     worker.evaluating = False
 
 
-def _warn_no_evaluation(worker: Worker, kind: int, fetch: int) -> None:
-    """A loop over job.evaluate() has no batches: the worker requests `kind`."""
-    loop = worker.train_loop
-    if kind != _abi.BATCH or fetch != _abi.TEST_BATCH or worker.test_loop is not None or \
-            loop is None or not loop.over:
+def check_not_ended(worker: Worker, what: str) -> None:
+    """An Error: the job has ended, so a loop would have no batches."""
+    if worker.ended:
+        raise Error(f"{what} after the job has ended, where there are no rows: evaluate by `for "
+                    "batch in job.evaluate(loader)` in the body of `for epoch in job.epochs()`; "
+                    "the last epoch has an evaluation")
+
+
+def _check_no_evaluation(worker: Worker, kind: int, fetch: int) -> None:
+    """Raises or warns: a loop over job.evaluate() has no batches, because the worker requests
+    `kind`."""
+    progress, loop, done = worker.progress, worker.train_loop, worker.test_loop
+    if done is not None and done.over and done.fetch == fetch and \
+            done.body == progress.body > 0:
+        raise Error(f"a second loop over job.evaluate() in epoch {progress.epoch}; the job has one "
+                    "evaluation at a time: put the rows of both into one tandem.DataLoader, or "
+                    "have train { keep_best {} } in the job and job.evaluate(loader, "
+                    "data=\"validation\") for one of them")
+    begins = loop is None and not progress.resuming()
+    if kind != _abi.BATCH or fetch != _abi.TEST_BATCH or done is not None or \
+            not (begins or (loop is not None and loop.over)):
         return
     if worker.rank == 0 and not worker.warned_no_evaluation:
         worker.warned_no_evaluation = True
-        warnings.warn(f"job.evaluate(): no batches after epoch {loop.epoch}: the job evaluates "
-                      "after its last epoch, and before it as evaluation { every_epochs: N } says",
-                      stacklevel=3)
+        where = "before the first epoch" if begins else f"after epoch {loop.epoch}"
+        warnings.warn(f"job.evaluate(): no batches {where}: the job evaluates "
+                      "after its last epoch, and before it as evaluation { every_epochs: N } says; "
+                      "call it after the loop over batches", stacklevel=3)
 
 
 class _Loop:
@@ -185,6 +207,7 @@ class _Loop:
         self.fetch, self.place = fetch, place
         self._use = _abi.COMPUTE if fetch == _abi.BATCH else _abi.SCORE
         self.epoch: Optional[int] = None
+        self.body = worker.progress.body
         self._given: collections.deque = collections.deque()  # to the worker: (batch, ids, read)
         self._hand: Any = None         # the batch whose rows are here
         self.over = False
@@ -299,10 +322,6 @@ class _Loop:
 
     def _give(self, request: _abi.Request) -> None:
         worker, place = self._worker, self.place
-        if self.fetch == _abi.BATCH and worker.loop_epoch not in (None, request.epoch):
-            raise Error(f"a second loop over a tandem.DataLoader in epoch {worker.loop_epoch}; its "
-                        "batches are used up, and these would be those of the next epoch: have "
-                        "one loop in the body of `for epoch in job.epochs()`")
         if self.epoch is None:
             place.open(request.epoch)
             self.epoch = request.epoch
@@ -495,7 +514,7 @@ class _Place:
                 break
         told = (copy.deepcopy(self._iterable.state_dict()), self._stream.state()) if self._told \
             else (None, None)
-        # Before the script can change the ids in place.
+        ids.freeze()
         return batch, ids, (self._count, ids.checksum(), *told)
 
     def _read_one(self) -> tuple[Any, Optional[BatchIds]]:
@@ -509,7 +528,7 @@ class _Place:
             with self._stream:
                 return batch, self.loader._ids(batch)
         with self._stream:  # a function that finds the ids may draw, too
-            batch = next(self._source, _END)
+            batch = copy_of(next(self._source, _END))
             return batch, None if batch is _END else self.loader._ids(batch)
 
     def _open(self) -> None:

@@ -36,6 +36,7 @@ def _module_of(place: str) -> Any:
                                                   script)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # torch.jit looks for sources there
+    sys.argv = [script]  # the script may read its own flags
     spec.loader.exec_module(module)
     if not hasattr(module, name):
         raise ValueError(f"--serve {place}: {script} has no {name}")
@@ -50,7 +51,7 @@ def _scripted(saved: Checkpoint, path: str, place: str) -> Any:
     """The module of SCRIPT:CLASS for TorchServe and C++. An Error: in one line, why TorchScript
     refuses it."""
     import torch
-    from tandem.job import place_of
+    from tandem.session import place_of
     script, _, name = place.rpartition(":")
     try:
         model = saved.serving(_module_of(place))

@@ -29,8 +29,10 @@ def put_in_place(path: Path) -> Iterator[BinaryIO]:
         return
     path = os.path.realpath(path)
     temporary = path + ".tmp"
+    with contextlib.suppress(FileNotFoundError):  # a crash can have left one
+        os.remove(temporary)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:  # never through a link of another user
             yield file
         if os.path.exists(path):
             shutil.copymode(path, temporary)

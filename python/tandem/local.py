@@ -3,7 +3,6 @@ tandem.init("job.textproto") starts them if `tandem run` has not."""
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -11,13 +10,13 @@ import secrets
 import shutil
 import signal
 import subprocess
+import threading
 import time
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from tandem._abi import Error, roots
 
 _START_SECONDS, _END_SECONDS = 60, 10
-_PR_SET_PDEATHSIG = 1
 # Replaces command-line flags in messages of the programs by the arguments of tandem.init().
 _WORDS = ((r", or say --overwrite to lose what it left", ", or remove this one"),
           (r"the run has (\d+) workers, the job 1; hint: .*",
@@ -50,8 +49,14 @@ def _parse(line: str) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    """Opens a file, but follows no link that another user may have put in its place."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 class LocalCluster:
-    """Scheduler and servers of one job. The kernel ends their processes with this one.
+    """Scheduler and servers of one job. They end with this process: the scheduler looks whether it
+    lives, ends the job and tells the servers. The thread that makes the object may end before.
 
     job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one
     under out/; resume: the folder of a run to resume, or None. given: the job file as it was given.
@@ -75,13 +80,20 @@ class LocalCluster:
         self._logs, self._begins = {"scheduler": self.out + ".log"}, {}
         self._mode = "ab" if resume else "wb"
         moved = os.path.join(self.out, "logs", "scheduler.log")
-        if resume and os.path.exists(moved):
-            shutil.copyfile(moved, self._logs["scheduler"])
-        if "TANDEM_TOKEN_FILE" not in os.environ:  # processes of other users cannot join the job
-            os.environ.setdefault("TANDEM_TOKEN", secrets.token_hex(32))
+        with contextlib.suppress(FileNotFoundError):  # it may be a link of another user
+            os.remove(self._logs["scheduler"])
+        with open(self._logs["scheduler"], "xb") as new:
+            if resume and os.path.exists(moved):
+                with open(moved, "rb") as old:
+                    shutil.copyfileobj(old, new)
+        # Processes of other users cannot join the job. None: the environment has a token.
+        self._token: Optional[str] = None
+        if "TANDEM_TOKEN" not in os.environ and "TANDEM_TOKEN_FILE" not in os.environ:
+            self._token = secrets.token_hex(32)
+        self._token_lock = threading.Lock()
         try:
-            self._start("scheduler", [programs["scheduler"], "--resume" if resume else "--out",
-                                      self.out])
+            self._start("scheduler", [programs["scheduler"], "--driver", str(self._pid),
+                                      "--resume" if resume else "--out", self.out])
             self.scheduler = self._address()
             os.makedirs(os.path.dirname(moved), exist_ok=True)
             os.rename(self._logs["scheduler"], moved)
@@ -98,6 +110,19 @@ class LocalCluster:
             self._logs[f"server-{index}"] = os.path.join(self.out, "logs", f"server-{index}.log")
             self._start(f"server-{index}", [self._server, "--index", str(index), "--out", self.out,
                                             "--scheduler", self.scheduler])
+
+    @contextlib.contextmanager
+    def token(self) -> Iterator[None]:
+        """The environment has the token of the job within the block, for a call that connects to
+        the job. It does not keep the token, which is of no use to other jobs and groups."""
+        with self._token_lock:
+            if self._token is not None:
+                os.environ["TANDEM_TOKEN"] = self._token
+            try:
+                yield
+            finally:
+                if self._token is not None:
+                    os.environ.pop("TANDEM_TOKEN", None)
 
     def check(self) -> None:
         """Raises an Error with the last words of a process that has ended."""
@@ -145,20 +170,21 @@ class LocalCluster:
     def _start(self, name: str, command: list[str]) -> None:
         for setting in self._settings:
             command += ["--set", setting]
-        libc, parent = ctypes.CDLL(None), os.getpid()
-
-        def die_with_parent() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the program handles it
-            if os.getppid() != parent:
-                os._exit(1)
-
-        with open(self._logs[name], self._mode) as log:
-            self._begins[name] = log.tell()
-            self._processes[name] = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
-                command + ["--job", self.job], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,  # a Ctrl-C is for the script
-                preexec_fn=die_with_parent)
+        environment = dict(os.environ)
+        if self._token is not None:
+            environment["TANDEM_TOKEN"] = self._token
+        # Batch systems send SIGUSR1 to all processes. The program inherits that it is blocked, and
+        # unblocks it when it no longer kills.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        try:
+            with open(self._logs[name], self._mode, opener=_open_no_link) as log:
+                self._begins[name] = log.tell()
+                self._processes[name] = subprocess.Popen(
+                    command + ["--job", self.job], stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=subprocess.STDOUT, env=environment,
+                    start_new_session=True)  # a Ctrl-C is for the script
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _address(self) -> str:
         """The address of the scheduler, which it prints first."""

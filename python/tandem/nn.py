@@ -2,7 +2,10 @@
 their gradients leave with optimizer.step(). A step may call a module any number of times."""
 from __future__ import annotations
 
+import inspect
+import warnings
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Iterable, Optional, Sequence, Union
 
 import torch
@@ -20,8 +23,8 @@ def _no_batch(what: str) -> RuntimeError:
                         "over job.evaluate()")
 
 
-_OTHER = ("rows are fetched before the model runs, so pass the ids that the loader gave; compute "
-          "other ids in `features` of tandem.DataLoader")
+_OTHER = ("rows are fetched before the model runs, so pass the ids that the loader gave, "
+          "unchanged; compute other ids in `features` of tandem.DataLoader")
 
 
 def _batch(worker: Worker, what: str, tables: Iterable[Table], ids: Any
@@ -51,7 +54,7 @@ def _look_hint(worker: Worker) -> str:
 def _field_batch(worker: Worker, what: str, table: Table, place: int, ids: Any,
                  offsets: Optional[torch.Tensor] = None, weights: Optional[torch.Tensor] = None,
                  include_last_offset: Optional[bool] = None
-                 ) -> tuple[torch.Tensor, Optional[FieldIds]]:
+                 ) -> tuple[torch.Tensor, FieldIds]:
     """The same for a module of one field."""
     name = table.fields[place]
     if worker.cells is None and (ids is None or not worker.may_look()):
@@ -76,28 +79,28 @@ def _flat(name: str, values: Any) -> torch.Tensor:
 
 
 def _same(worker: Worker, given: BatchIds, ids: Any) -> bool:
-    """Whether `ids` are those of the batch at hand: the same object, or the same numbers in each
-    field that they name."""
-    source = given.source
-    if ids is None or ids is source:
+    """Whether `ids` are those of the batch at hand: the same numbers in each field that they name.
+    The object itself that the loader gave may have been changed in place."""
+    if ids is None:
         return True
-    if isinstance(ids, torch.Tensor) and isinstance(source, torch.Tensor) and \
-            ids.device == source.device:
-        return ids.shape == source.shape and torch.equal(ids, source)
-    called = BatchIds(worker.tables, ids).fields
+    columns = given.columns
+    if columns is not None and isinstance(ids, torch.Tensor) and ids.dim() == 2 and \
+            (ids.device, ids.dtype) == (columns.device, columns.dtype):
+        return ids.shape == columns.shape and torch.equal(ids, columns)
+    called = BatchIds(worker.tables, ids,
+                      given.include_last_offset if ids is given.source else None).fields
     return all(name in given.fields and field.same(given.fields[name])
                for name, field in called.items())
 
 
 def _check_field(worker: Worker, name: str, ids: Any, offsets: Optional[torch.Tensor] = None,
-                 weights: Optional[torch.Tensor] = None) -> Optional[FieldIds]:
+                 weights: Optional[torch.Tensor] = None) -> FieldIds:
     """The loader's ids of the field. ValueError: a module of one field is called with others, or
     with other bags if the call says some."""
-    field = worker.given.fields.get(name)
+    worker.given.check_has([name])
+    field = worker.given.fields[name]
     if ids is None:
         return field
-    if field is None:
-        raise ValueError(f"field '{name}': the loader gave no ids for it; add it to `features`")
     if field.weights is not None and weights is None:
         raise ValueError(f"field '{name}': called with its ids and without the weights that the "
                          "loader gave for it; give them too, or none of both")
@@ -114,9 +117,28 @@ def _check_field(worker: Worker, name: str, ids: Any, offsets: Optional[torch.Te
     return field
 
 
+# Functions of torch.nn.Module that lead from parameters() to the modules.
+_LISTS = ("named_modules", "_named_members", "named_parameters", "parameters")
+
+
+def _caller() -> Optional[FrameType]:
+    """The frame that called the function that calls this one."""
+    own = inspect.currentframe()
+    of_function = own.f_back if own is not None else None
+    return of_function.f_back if of_function is not None else None
+
+
+def _warn_script(frame: Optional[FrameType], text: str) -> None:
+    """Warns once for the line of the frame, unless it is of this package or of torch."""
+    if frame is not None and not str(frame.f_globals.get("__name__")).startswith(("tandem.",
+                                                                                  "torch.")):
+        warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno,
+                               registry=frame.f_globals.setdefault("__warningregistry__", {}))
+
+
 class _Rows(nn.Module):
-    """Rows arrive on the host. The module copies them to the device to which .to() or .cuda() has
-    moved it, and their gradients back."""
+    """Rows arrive on the host. The module returns copies, which the script may change in place, on
+    the device to which .to() or .cuda() has moved it. Gradients go back the same way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,8 +149,34 @@ class _Rows(nn.Module):
         super()._apply(fn, *arguments, **named)
         return self
 
+    def named_modules(self, *arguments: Any, **named: Any) -> Any:
+        """As torch's. Warns a script that asks for the parameters of rows alone: there are none,
+        and a penalty on them would be 0."""
+        frame = _caller()
+        root: Any = None
+        while frame is not None and frame.f_code.co_name in _LISTS:
+            if frame.f_code.co_name == "named_parameters":
+                owner = frame.f_locals.get("self")
+                root = owner if isinstance(owner, nn.Module) else root
+            frame = frame.f_back
+        if root is not None and not any(True for module in root.modules()
+                                        for _ in module.parameters(recurse=False)):
+            _warn_script(frame, f"{type(root).__name__}.parameters() is empty, because rows are on "
+                         "the servers: a penalty on them is 0. Say optimizer { weight_decay: 2 * L "
+                         "} of the table in the job for a penalty of L times the squared norm")
+        return super().named_modules(*arguments, **named)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        frame = _caller()
+        while frame is not None and frame.f_code.co_name == "state_dict":
+            frame = frame.f_back
+        _warn_script(frame, f"state_dict() has no rows of {type(self).__name__}, because they are "
+                     "on the servers: checkpoints of the job (job.checkpoint(), tandem.load()) "
+                     "have rows and parameters")
+
     def _here(self, values: torch.Tensor) -> torch.Tensor:
-        return values if self._device is None else values.to(self._device)
+        return values.clone() if self._device is None else values.to(self._device, copy=True)
 
 
 @dataclass
@@ -175,7 +223,8 @@ class EmbeddingBagCollection(_Rows):
         """ids: of the batch at hand, in the form in which the loader found them, or None. Returns
         float32 rows: [samples, dim] of each field. RuntimeError: there is no batch at hand;
         ValueError: ids of another batch."""
-        cells, _ = _batch(current_worker(), "EmbeddingBagCollection", self.tables, ids)
+        cells, given = _batch(current_worker(), "EmbeddingBagCollection", self.tables, ids)
+        given.check_has(name for table in self.tables for name in table.fields)
         return KeyedTensor(self.tables, {t.name: self._here(cells[t.name]) for t in self.tables})
 
     def extra_repr(self) -> str:
@@ -248,11 +297,11 @@ class EmbeddingBag(_Rows):
                              "as torch's it takes them with mode 'sum' alone")
         cells, field = _field_batch(current_worker(), "EmbeddingBag", self.table, self._place,
                                     input, offsets, per_sample_weights, self.include_last_offset)
-        if per_sample_weights is not None and (field is None or field.weights is None):
+        if per_sample_weights is not None and field.weights is None:
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")
         out = self._here(cells[:, self._place])
-        if self.mode == "sum" or field is None or field.offsets is None:
+        if self.mode == "sum" or field.offsets is None:
             return out
         counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
         return out / self._here(counts.unsqueeze(1).to(out.dtype))
@@ -281,7 +330,7 @@ class Embedding(_Rows):
         None."""
         cells, field = _field_batch(current_worker(), "Embedding", self.table, 0, input)
         cells = self._here(cells)
-        if field is not None and field.length is not None:
+        if field.length is not None:
             return cells.view(-1, field.length, self.table.dim)
         return cells
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
+import warnings
 from typing import Any, Callable, Iterable, Optional, SupportsFloat, Union
 
 import numpy
@@ -14,7 +16,7 @@ from tandem.current import current_worker
 from tandem.worker import SLICE_MS, Worker
 
 
-class DistributedOptimizer:
+class DistributedOptimizer(torch.optim.Optimizer):
     """step() pushes the gradients of rows, sums those of dense parameters over the workers, and
     steps.
 
@@ -26,16 +28,27 @@ class DistributedOptimizer:
     loss: how the script's loss combines the samples of a batch, "mean" or "sum". Batches of
     different sizes then count by their samples.
 
+    max_norm: with the script's optimizer, the norm to which the mean gradient of all dense
+    parameters is shortened before each step, as torch.nn.utils.clip_grad_norm_ does in one process.
+    If a script calls clip_grad_norm_ itself, the function sees only this worker's gradient.
+
     Making it says what is trained; from then on the parameters have the initial values of rank 0.
     Those on the CPU lie in one buffer: keep the Parameter objects, and change their data in place
     only. Parameters may be on a GPU: then each step copies gradients to the host, and values back.
     Move a module before.
 
+    Learning rate schedules of torch take the script's optimizer or this one:
+    torch.optim.lr_scheduler.StepLR(optimizer, 1). Step them once an epoch, and say
+    job.keep(schedule=schedule) for checkpoints. The job's optimizer has no schedule.
+
     An Error or a ValueError says how optimizer, module and job do not fit; parameters are float32.
     """
 
+    # pylint: disable=super-init-not-called
+
     def __init__(self, optimizer: Union[torch.optim.Optimizer, torch.nn.Module, None],
-                 model: Optional[torch.nn.Module] = None, loss: str = "mean") -> None:
+                 model: Optional[torch.nn.Module] = None, loss: str = "mean",
+                 max_norm: Optional[float] = None) -> None:
         worker = current_worker()
         if isinstance(optimizer, torch.nn.Module):
             optimizer, model = None, optimizer
@@ -44,6 +57,12 @@ class DistributedOptimizer:
                              "parameters' names go into checkpoints")
         if loss not in ("mean", "sum"):
             raise ValueError(f"DistributedOptimizer: loss {loss!r}, expected 'mean' or 'sum'")
+        if max_norm is not None and not 0 < max_norm < math.inf:
+            raise ValueError(f"DistributedOptimizer: max_norm {max_norm}, expected a number above "
+                             "0")
+        if max_norm is not None and optimizer is None:
+            raise ValueError("DistributedOptimizer: max_norm is for an optimizer of torch; for "
+                             "the job's optimizer set dense { optimizer { clip_norm: ... } }")
         if worker.optimizer is not None:
             raise Error("there is a DistributedOptimizer already; a job has one")
         if optimizer is not None and not worker.program_optimizer:
@@ -55,13 +74,46 @@ class DistributedOptimizer:
                         "call DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
         self._worker: Worker = worker
         self._torch, self._loss = optimizer, loss
-        self._parameters = worker.optimizer = _Parameters(worker, model, optimizer)
+        self._parameters = worker.optimizer = _Parameters(worker, model, optimizer, max_norm)
         worker.progress.restore(worker.rank, worker.world_size, model, optimizer)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the script's optimizer; empty if the job has the optimizer."""
-        return self._torch.param_groups if self._torch is not None else []
+    def _step_supports_amp_scaling(self) -> bool:
+        """GradScaler.step() looks for this name before it touches a gradient."""
+        raise Error("torch's GradScaler divides gradients of dense parameters by its scale, and "
+                    "leaves those of rows so many times too large; train without it: "
+                    "torch.autocast with bfloat16 needs no scale")
+
+    def _of_script(self, name: str) -> Any:
+        if self._torch is None:
+            raise Error(f"{name} of the job's optimizer: it is not in the script, and its learning "
+                        "rate is in the job (dense.optimizer). For a schedule of torch say dense { "
+                        "optimizer { kind: PROGRAM } } and give DistributedOptimizer an optimizer "
+                        "of torch")
+        return getattr(self._torch, name)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of the script's optimizer. An Error for the job's."""
+        return self._of_script("param_groups")
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The state of the script's optimizer, by parameter. An Error for the job's."""
+        return self._of_script("state")
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The defaults of the script's optimizer. An Error for the job's."""
+        return self._of_script("defaults")
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({'of the job' if self._torch is None else self._torch!r})"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """An Error: the job knows what is trained from the time when this object is made."""
+        raise Error("add_param_group: the job knows already what is trained; add groups to the "
+                    "optimizer of torch before DistributedOptimizer is made of it")
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the script's optimizer; empty if the job has the optimizer."""
@@ -141,8 +193,9 @@ class _Parameters:
     """
 
     def __init__(self, worker: Worker, module: torch.nn.Module,
-                 optimizer: Optional[torch.optim.Optimizer]) -> None:
+                 optimizer: Optional[torch.optim.Optimizer], max_norm: Optional[float]) -> None:
         self._worker, self._module, self._optimizer = worker, module, optimizer
+        self._max_norm = max_norm
         self._named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._own = {id(p) for _, p in self._named}
         self._frozen: list[torch.Tensor] = []  # the module's others, when they were last listed
@@ -155,9 +208,13 @@ class _Parameters:
 
     def _check(self) -> None:
         for name, p in self._named:
+            if isinstance(p, torch.nn.parameter.UninitializedParameter):
+                raise ValueError(f"parameter {name} has no shape yet: call its layer once, for "
+                                 "example with zeros, before DistributedOptimizer")
             if p.dtype != torch.float32 or p.device.type == "meta":
                 raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, expected "
                                  "torch.float32 on cpu or a GPU")
+        check_gpu({p.device for _, p in self._named})
         if self._optimizer is None:
             return
         strange = [p for group in self._optimizer.param_groups for p in group["params"]
@@ -260,9 +317,12 @@ class _Parameters:
                 raise Error(f"parameter {name}: has other memory than DistributedOptimizer gave "
                             "it; move or replace it before, and later change its values in place "
                             "(p.data.copy_)")
-        for (_, p), view in zip(self._named, self._views):
+        for (name, p), view in zip(self._named, self._views):
             if p.grad is None:
                 view.zero_()
+            elif p.grad.layout != torch.strided:
+                raise Error(f"parameter {name} has sparse gradients: say sparse=False, or make it "
+                            "a table of the job")
             elif p.grad.data_ptr() != view.data_ptr():
                 view.copy_(p.grad)
         self.carry_out()
@@ -276,11 +336,24 @@ class _Parameters:
         check(library().tandem_mean_gradient(self._worker.handle, self.gradient.data_ptr()))
         for (_, p), view in zip(self._named, self._views):
             p.grad = view.to(p.device)
+        if self._max_norm is not None:  # here: the script does not run in a step without a batch
+            torch.nn.utils.clip_grad_norm_([p for _, p in self._named], self._max_norm)
         self._optimizer.step()
         self.carry_out()
         if own is not None:
             for (_, p), gradient in zip(self._named, own):
                 p.grad = gradient
+
+
+def check_gpu(devices: set[torch.device]) -> None:
+    """Warns if this worker computes on the first GPU, which another worker of the host uses, while
+    there are more GPUs. devices: where the parameters of this worker are."""
+    if torch.device("cuda", 0) not in devices:
+        return
+    rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if gpus > 1 and rank % gpus:
+        warnings.warn(f"LOCAL_RANK is {rank}, but parameters are on the first of {gpus} GPUs, "
+                      "which another worker uses: say .to(job.device())", stacklevel=2)
 
 
 def _on_host(p: torch.Tensor) -> bool:

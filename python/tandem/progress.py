@@ -35,8 +35,9 @@ class Progress:
 
     handle: of the worker. guard: makes a context that delays Ctrl-C. at_hand: step and epoch of the
     batch at hand. epoch: the last one that the script has begun. begun: whether the loop over
-    epochs has begun. reading, testing: random numbers for reading batches to train on, and to
-    evaluate. barriers: how many the script has passed in its loop over epochs.
+    epochs has begun; body: how often its body has. reading, testing: random numbers for reading
+    batches to train on, and to evaluate. barriers: how many the script has passed in its loop over
+    epochs.
     """
 
     def __init__(self, handle: ctypes.c_void_p, guard: Callable[[], Any]) -> None:
@@ -46,7 +47,7 @@ class Progress:
         self._optimizer: Any = None     # the torch.optim.Optimizer of the script
         self.reading, self.testing = Stream(guard), Stream(guard)
         self.at_hand = 0, 0
-        self.epoch, self.begun = -1, False
+        self.epoch, self.begun, self.body = -1, False, 0
         self._inside = False            # the body of the loop over epochs, or a loop without it
         self._alone = False             # a loop over batches without the loop over epochs
         self.barriers = 0
@@ -106,6 +107,7 @@ class Progress:
     def begin_epoch(self, epoch: int) -> None:
         """The body of the loop over epochs begins with this one."""
         self.epoch, self._inside, self._alone, self._loop = epoch, True, False, None
+        self.body += 1
         self._barriers_at_epoch = self.barriers
 
     def has_passed_barrier(self) -> bool:
@@ -136,6 +138,17 @@ class Progress:
         """Whether the next loop over batches is the one in which the run resumes."""
         self.take_up()
         return self._again is not None and self._resumed_place is not None
+
+    def resuming(self) -> bool:
+        """Whether the run resumes, or has resumed."""
+        return self._resumed is not None or self._taken_up
+
+    def check_first_loop(self) -> None:
+        """An Error: the body of the loop over epochs has had its loop over batches."""
+        if self.begun and self._inside and self._loop == "over":
+            raise Error(f"a second loop over a tandem.DataLoader in epoch {self.epoch}; its "
+                        "batches are used up: have one loop over batches in the body of `for epoch "
+                        "in job.epochs()`, and evaluate by `for batch in job.evaluate(loader)`")
 
     def in_loop(self) -> None:
         """The loop over batches has its place."""

@@ -129,6 +129,12 @@ class FieldIds:
             raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, expected "
                              "[samples] or (values, offsets)")
 
+    def freeze(self) -> None:
+        """Copies ids, offsets and weights: later changes of what was given change nothing."""
+        self.ids = self.ids.clone()
+        self.offsets = None if self.offsets is None else self.offsets.clone()
+        self.weights = None if self.weights is None else self.weights.clone()
+
     def bounds(self) -> torch.Tensor:
         """The places at which the ids of each sample begin, and the end of the last sample."""
         return torch.arange(self.ids.numel() + 1) if self.offsets is None else self.offsets
@@ -146,9 +152,12 @@ class FieldIds:
 
     def same(self, other: FieldIds) -> bool:
         """Whether the field has the same rows in the same samples; missing weights are ones."""
-        ones = [torch.ones(f.ids.shape) if f.weights is None else f.weights for f in (self, other)]
-        return self.same_ids(other) and self.same_bags(other) and \
-            ((self.weights is None and other.weights is None) or torch.equal(*ones))
+        if not self.same_ids(other) or not self.same_bags(other):
+            return False
+        if self.weights is None and other.weights is None:
+            return True
+        return torch.equal(*[torch.ones(f.ids.shape) if f.weights is None else f.weights
+                             for f in (self, other)])
 
     def samples(self) -> int:
         """The number of samples."""
@@ -302,8 +311,8 @@ class BatchIds:
 
     def __init__(self, tables: Tables[Any], ids: Any, include_last_offset: Optional[bool] = None,
                  beside: Any = None, look: bool = False) -> None:
-        self.source = ids
-        self._columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
+        self.source, self.include_last_offset = ids, include_last_offset
+        self.columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
         fields = tables.fields
         self._fields: dict[str, FieldIds] = {}
         if isinstance(ids, dict):
@@ -312,7 +321,7 @@ class BatchIds:
                 told = include_last_offset
                 if told is None:
                     told = tables.last_offsets.get(name)
-                self._fields[name] = one_field(name, value, told)
+                self._add(name, one_field(name, value, told))
         elif hasattr(ids, "keys") and hasattr(ids, "lengths"):
             self._from_keyed(tables, ids)
         else:
@@ -323,7 +332,7 @@ class BatchIds:
                 raise ValueError(f"ids of a batch: shape {tuple(tensor.shape)}, expected [samples, "
                                  f"{len(fields)}], a column for each of the fields {fields}; or "
                                  "give a dict from field to ids")
-            self._names, self._columns, self.samples = fields, tensor, tensor.shape[0]
+            self._names, self.columns, self.samples = fields, tensor, tensor.shape[0]
             return
         self._settle(beside, tables.seen_offsets if look else {})
         sizes = {name: field.samples() for name, field in self.fields.items()}
@@ -359,10 +368,29 @@ class BatchIds:
     @property
     def fields(self) -> dict[str, FieldIds]:
         """FieldIds by name. The first use makes those of a tensor; a step does not need them."""
-        if self._columns is not None and not self._fields:
-            self._fields = {name: FieldIds(name, self._columns[:, f])
+        if self.columns is not None and not self._fields:
+            self._fields = {name: FieldIds(name, self.columns[:, f])
                             for f, name in enumerate(self._names)}
         return self._fields
+
+    def _add(self, name: str, field: FieldIds) -> None:
+        if name in self._fields:
+            raise ValueError(f"ids of a batch: field '{name}' is there twice; give a field all of "
+                             "its ids at once")
+        self._fields[name] = field
+
+    def freeze(self) -> None:
+        """Copies the ids: the script or its loader may change its own in place."""
+        self.columns = None if self.columns is None else self.columns.clone()
+        for field in self._fields.values():
+            field.freeze()
+
+    def check_has(self, names: Iterable[str]) -> None:
+        """ValueError: the batch has no ids of one of these fields."""
+        for name in names if self.columns is None else ():
+            if name not in self._fields:
+                raise ValueError(f"field '{name}': the loader gave no ids for it; add it to "
+                                 "`features`")
 
     def _field_name(self, tables: Tables[Any], name: str) -> str:
         table, place = tables.find(name)
@@ -388,13 +416,13 @@ class BatchIds:
             part = offsets[k * samples:(k + 1) * samples + 1]
             begin, end = int(part[0]), int(part[-1])
             of_part = None if weights is None else weights[begin:end]
-            self._fields[self._field_name(tables, name)] = FieldIds(
-                name, values[begin:end], part - begin, of_part)
+            name = self._field_name(tables, name)
+            self._add(name, FieldIds(name, values[begin:end], part - begin, of_part))
 
     def checksum(self) -> int:
         """A checksum of the ids and their samples."""
-        if self._columns is not None:
-            return zlib.crc32(self._columns.contiguous().numpy(), self.samples)
+        if self.columns is not None:
+            return zlib.crc32(self.columns.contiguous().numpy(), self.samples)
         sum_of = 0
         for name in sorted(self.fields):
             field = self.fields[name]
@@ -405,7 +433,7 @@ class BatchIds:
 
     def count(self, table: Table) -> int:
         """The number of ids of the table in this batch."""
-        if self._columns is not None:
+        if self.columns is not None:
             return self.samples * len(table.fields)
         return sum(self.fields[f].ids.numel() for f in table.fields if f in self.fields)
 
@@ -413,8 +441,8 @@ class BatchIds:
         """The fields, and which tables are unpooled, as tandem_give takes them; the fields point
         into this object's tensors."""
         given = (_abi.Field * max(1, len(tables.fields)))()
-        if self._columns is not None:
-            first, (stride, apart) = self._columns.data_ptr(), self._columns.stride()
+        if self.columns is not None:
+            first, (stride, apart) = self.columns.data_ptr(), self.columns.stride()
             fields = numpy.frombuffer(given, _FIELD)[:len(tables.fields)]  # at once, not one by one
             fields["ids"] = 0 if first == 0 else first + 8 * apart * numpy.arange(len(fields))
             fields["count"], fields["stride"] = self.samples, stride if self.samples > 1 else 1

@@ -8,6 +8,7 @@
 
 docs/STORE.md describes KEY_VALUE tables and their guarantees.
 """
+import contextlib
 import ctypes
 import os
 import queue
@@ -108,12 +109,12 @@ class Store:
 
     def __init__(self, table: str, scheduler: Optional[str] = None, timeout: float = 60.0) -> None:
         self._store: Any = None
-        worker = current.worker
+        worker, own = current.worker, None
         if worker and not worker.ended and scheduler in (None, worker.scheduler):
             if worker.optimizer is None:
                 raise Error("tandem.Store: the job begins with tandem.DistributedOptimizer(...); "
                             "open the store after it")
-            scheduler = worker.scheduler
+            scheduler, own = worker.scheduler, worker.cluster
         scheduler = scheduler or os.environ.get("TANDEM_SCHEDULER")
         if not scheduler:
             raise Error("tandem.Store: which job? Say scheduler=, or set TANDEM_SCHEDULER; a run "
@@ -121,8 +122,9 @@ class Store:
         store = ctypes.c_void_p()
         self._caller = Caller()
         try:
-            self._caller.call(library().tandem_store_open, scheduler.encode(), table.encode(),
-                              int(timeout * 1000), ctypes.byref(store))
+            with own.token() if own else contextlib.nullcontext():
+                self._caller.call(library().tandem_store_open, scheduler.encode(), table.encode(),
+                                  int(timeout * 1000), ctypes.byref(store))
         except BaseException:
             self._caller.free(library().tandem_store_free, store)
             self._caller.end()

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Optional
 import torch
 
 from tandem import _abi
-from tandem._abi import Error, check, library
+from tandem._abi import Diverged, Error, check, library
 from tandem.local import LocalCluster
 from tandem.lookup import Lookup
 from tandem.progress import Progress
@@ -21,6 +21,10 @@ from tandem.sparse import BatchIds
 from tandem.tables import Table, Tables
 
 SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
+# Exceptions that the script would raise again in the next attempt. A file or a network may cause
+# the others.
+FAULTS_OF_PROGRAMS = (TypeError, NameError, AttributeError, ImportError, SyntaxError,
+                      NotImplementedError)
 
 
 class Uninterrupted:
@@ -53,8 +57,9 @@ _FREE = contextlib.nullcontext()
 class Worker:
     """A worker that has asked to join. cluster: scheduler and servers, if this process starts them.
 
-    handle: of capi/tandem.h. process: the one that joined. optimizer: of the script, once there is
-    one; the job begins with it. progress: where the script stands.
+    handle: of capi/tandem.h. ended: the job is over for this process; failed: it has said why it
+    fails. process: the one that joined. optimizer: of the script, once there is one; the job begins
+    with it. progress: where the script stands.
     cells: of the batch at hand, a tensor by table; None: there is no batch. given: its ids, as the
     loader gave them. scored: the batch at hand has scores, or needs none. stepping: its gradients
     were given, and its step is not done. train_loop, test_loop: the last loop over batches of an
@@ -64,14 +69,18 @@ class Worker:
     def __init__(self, job: str, scheduler: str, index: int, settings: list[str],
                  bind: Optional[str], advertise: Optional[str],
                  cluster: Optional[LocalCluster]) -> None:
-        texts = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
-        options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), job.encode(), texts,
+        texts = (ctypes.c_char_p * (len(settings) + 1))(*map(os.fsencode, settings), None)
+        options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), os.fsencode(job), texts,
                                    scheduler.encode(), index, bind and bind.encode(),
                                    advertise and advertise.encode(), 1)
         self.handle = ctypes.c_void_p()
-        check(library().tandem_join(ctypes.byref(options), ctypes.byref(self.handle)))
+        with cluster.token() if cluster else contextlib.nullcontext():
+            check(library().tandem_join(ctypes.byref(options), ctypes.byref(self.handle)))
         self.process, self.scheduler, self.cluster = os.getpid(), scheduler, cluster
-        self.ended = False
+        self.ended = self.failed = False
+        self.job: Any = None         # session.Job
+        self.left = False            # the script has left the loop over epochs before its end
+        self.loop_thread: Optional[int] = None  # the thread of that loop
         self.optimizer: Any = None   # optim._Parameters
         self.cells: Optional[dict[str, torch.Tensor]] = None
         self.given: Optional[BatchIds] = None
@@ -83,7 +92,6 @@ class Worker:
         self.reported = True         # something, since the last loop of an evaluation began
         self.warned_no_evaluation = False
         self.between = False         # epochs() waits for the next one
-        self.loop_epoch: Optional[int] = None  # the last one that epochs() has given
         self.lookup: Optional[Lookup] = None   # of rows between batches
         scores = os.environ.get("TANDEM_SCORES")  # `tandem predict` wants them
         self.scores = open(scores, "wb") if scores else None
@@ -183,9 +191,12 @@ class Worker:
         check(library().tandem_score(self.handle, logits, labels, samples))
         self.scored, self.cells = True, None
 
-    def fail(self, why: str, diverged: bool = False) -> None:
-        """Ends the job for all nodes."""
-        fail = library().tandem_fail_diverged if diverged else library().tandem_fail
+    def fail(self, why: str, kind: type[BaseException] = Exception) -> None:
+        """Ends the job for all nodes, because of an exception of this kind."""
+        self.failed = True
+        lib = library()
+        fail = lib.tandem_fail_diverged if issubclass(kind, Diverged) else \
+            lib.tandem_fail_again if issubclass(kind, FAULTS_OF_PROGRAMS) else lib.tandem_fail
         fail(self.handle, why.encode(errors="replace"))
 
     def close(self) -> int:
@@ -209,6 +220,7 @@ class Worker:
     def look_up(self, ids: BatchIds, tables: Iterable[Table]) -> dict[str, torch.Tensor]:
         """The cells of these tables, laid out as by begin(), without gradients."""
         if self.lookup is None:
-            self.lookup = Lookup(self.scheduler)
+            with self.cluster.token() if self.cluster else contextlib.nullcontext():
+                self.lookup = Lookup(self.scheduler)
         return {table.name: self.lookup.cells(table, ids, table.name in self.tables.unpooled)
                 for table in tables}

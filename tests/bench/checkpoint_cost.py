@@ -52,7 +52,7 @@ class Sides:
         before = cpu_seconds()
         command = [f"{self.args.build}/bin/tandem", "run", str(JOB), "--out", str(self.out), "--trace",
                    str(self.args.steps), "--set", f'data.train=["{self.args.data}/train.tsv"]', "--set", "train.epochs=1000",
-                   "--set", f"train.max_steps={self.args.steps}", "--set", f"checkpoint.every_seconds={every}"]
+                   "--set", f"train.max_steps={self.args.steps}", "--set", f"checkpoint={{{every}}}"]
         for setting in self.args.settings:
             command += ["--set", setting]
         ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -94,7 +94,7 @@ def compare(sides, args):
     results = {"with": [], "without": []}
     for pair in range(args.pairs):
         for side in ("with", "without") if pair % 2 else ("without", "with"):
-            results[side].append(sides.run(args.every if side == "with" else 1e6))
+            results[side].append(sides.run(f"every_seconds: {args.every}" if side == "with" else "every_steps: 1000000000"))
         print(f"pair {pair + 1}: CPU {results['with'][-1]['cpu'] / results['without'][-1]['cpu']:.3f} x, rate "
               f"{results['with'][-1]['rate'] / results['without'][-1]['rate']:.3f} x", flush=True)
     for side, runs in results.items():

@@ -29,12 +29,13 @@ def order(folder, manifest):
 
 
 def newest_whole(model):
-    """The step of the newest checkpoint that has its manifest, and each file of it in its length; -1: there is none."""
+    """The step of the newest checkpoint that has its manifest, and each range of it in its file; -1: there is none."""
     found = []
     for folder in model.glob("step-*"):
         try:
             manifest = json.loads((folder / "MANIFEST").read_text())
-            if all((folder / file["name"]).stat().st_size == file["bytes"] for file in manifest["files"]):
+            # A segment ends with an index of its ranges.
+            if all((folder / file["file"]).stat().st_size >= file["offset"] + file["length"] for file in manifest["files"]):
                 found.append((order(folder, manifest), manifest["step"]))
         except FileNotFoundError:
             pass
@@ -52,18 +53,15 @@ def unfinished(model, finished):
     return None
 
 
-def kill_all(run):
-    """kill -9 of all processes at once: none of them can see another one die."""
-    pids = [run.process.pid, *run.roles().values()]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    run.process.wait()
+def pids_of(run, victim):
+    """The processes to kill. If all are killed at once, none of them can see another one die."""
+    return [run.process.pid, *run.roles().values()] if victim == "all" else [run.role(victim)]
 
 
-def start(lab):
-    """A run that writes checkpoints all the time. Its steps take their time, so that an undisturbed run has not too many."""
+def start(lab, settings=SLOW):
+    """A run that writes checkpoints all the time. SLOW: its steps take their time, so that an undisturbed run has not too many."""
     job = lab.job(ENDLESS, 0.1)
-    run = lab.run("killed", job, SLOW)
+    run = lab.run("killed", job, settings)
     run.wait("a checkpoint", lambda: run.events("saved"))
     return run, job
 
@@ -78,18 +76,20 @@ def kills(lab, run, job, count):
         if tries > 10 * count + 20:
             raise AssertionError(f"{run.out}: {hits} of {tries} kills were before a checkpoint was whole")
         begin = time.monotonic()
-        written = run.wait("a checkpoint being written", lambda: unfinished(model, finished), pause=0.0005)
-        seen = time.monotonic()
-        time.sleep(rng.uniform(0, statistics.median(writes)))
         victim = rng.choice(VICTIMS)
+        pids = pids_of(run, victim)  # looking for them takes longer than a checkpoint
         resumed, before = len(run.events("resumed")), newest_whole(model)
+        written = run.wait("a checkpoint being written", lambda: unfinished(model, finished), pause=0.0005)
+        seen = time.time()
+        time.sleep(rng.uniform(0, statistics.median(writes)))
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
         if victim == "all":
-            kill_all(run)
-        else:
-            os.kill(run.role(victim), signal.SIGKILL)
-        if (model / written / "MANIFEST").exists():
-            writes.append(min(time.monotonic() - seen, 1))
-        else:
+            run.process.wait()
+        try:
+            took = (model / written / "MANIFEST").stat().st_mtime - seen
+            writes.append(min(max(took, 0), 1))
+        except FileNotFoundError:
             hits += 1
         if victim == "all":
             before = newest_whole(model)

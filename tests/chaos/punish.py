@@ -12,7 +12,9 @@ undisturbed run. Prints a line for each case, with the times from faults to the 
   punish.py --build build faults --every 30 --seconds 600 --kinds kill,stop,link --apart
   punish.py --build build checkpoints --kills 200           # kill -9 in the middle of checkpoints; damaged files
   punish.py --build build suspend --seconds 60              # all processes of a job sleep
-  punish.py --build build disk                              # the disk is full during checkpoints
+  punish.py --build build disk --seconds 20                 # the disk is full during checkpoints; for so long at the last one; a
+                                                            # small part of room
+  punish.py --build build room --kills 100                  # kill -9 in the middle of checkpoints; the disk has room for keep + 1
   punish.py --build build straggler --pairs 10              # the price of checkpoints beside a slow worker, under ASP
   punish.py --build build ncf --every 5                     # trains NCF (needs TANDEM_DATA), kills workers, checks HR@10
   punish.py --build build short                             # a small part of bits, place, checkpoints and suspend
@@ -21,6 +23,7 @@ undisturbed run. Prints a line for each case, with the times from faults to the 
 is left, and the last line names it.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import random
@@ -33,7 +36,9 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import checkpoints
+import draw
 import records
 from runs import BATCH, ENDLESS, POLICIES, Lab, Punisher, check_counts
 
@@ -43,7 +48,8 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NCF = ["train.batch_size=2048", "dense.optimizer.learning_rate=0.004", "cluster.max_restarts=1000",
        "checkpoint.every_seconds=5"]
 NCF_LEAST_HR = 0.650
-SIZES = {"checkpoints": 2, "short": 2}  # of runs; 3 otherwise
+SIZES = {"checkpoints": 2, "disk": 2, "room": 2, "short": 2}  # of runs; 3 otherwise
+OWN_DISK = ("disk", "room")  # commands that mount one
 
 
 def spread(values, unit=""):
@@ -221,26 +227,96 @@ def suspend(run, seconds):
     print(f"suspend: all processes slept {seconds} s, and training continued", flush=True)
 
 
-def disk(lab):
-    """The disk is full for a while: checkpoints fail with a message, and training continues."""
+def disk(lab, seconds):
+    """The disk is full for a while, or at the last checkpoint, or has room for one checkpoint more than are kept."""
     mount = lab.folder / "disk"
-    mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tandem-chaos", mount], check=True)
-    try:
-        run = lab.run("disk/full", lab.job(ENDLESS, 1))
-        run.wait("two checkpoints", lambda: len(run.events("saved")) >= 2)
-        latest = run.out / "model" / "LATEST"
-        with open(mount / "filler", "wb", buffering=0) as filler:
-            run.wait("a message of the full disk", lambda: fill(filler) and "training continues" in run.text())
-        before, step = latest.read_text(), run.step()
-        (mount / "filler").unlink()
-        run.wait("steps", lambda: run.step() > step + 20)
-        run.wait("a checkpoint after it", lambda: latest.read_text() != before)
-        if "restarts" in run.stop():
-            raise AssertionError("the run was restarted:\n" + run.text())
-    finally:
-        subprocess.run(["umount", "-l", mount], check=True)
+
+    def full(part):
+        with mounted(mount, "64m"):
+            part()
+        mount.rmdir()
+    for case in draw.drawn([lambda: full(lambda: full_for_a_while(lab, mount)),
+                            lambda: full(lambda: full_at_the_end(lab, mount, seconds)),
+                            lambda: room(lab, 1)]):
+        case()
+
+
+def full_for_a_while(lab, mount):
+    """The disk is full for a while: checkpoints fail with a message, and training continues."""
+    run = lab.run("disk/full", lab.job(ENDLESS, 1))
+    run.wait("two checkpoints", lambda: len(run.events("saved")) >= 2)
+    latest = run.out / "model" / "LATEST"
+    with open(mount / "filler", "wb", buffering=0) as filler:
+        run.wait("a message of the full disk", lambda: fill(filler) and "training continues" in run.text())
+    before, step = latest.read_text(), run.step()
+    (mount / "filler").unlink()
+    run.wait("steps", lambda: run.step() > step + 20)
+    run.wait("a checkpoint after it", lambda: latest.read_text() != before)
+    if "restarts" in run.stop():
+        raise AssertionError("the run was restarted:\n" + run.text())
     print("disk: a message named the full disk, training continued, and a later checkpoint was made", flush=True)
+
+
+def room(lab, kills):
+    """The disk has room for one checkpoint more than are kept. Roles are killed while they write one. None fails."""
+    keep = 2
+    run, job = checkpoints.start(lab, [])
+    run.wait("all rows", lambda: run.step() > 200)  # two epochs
+    run.stop()
+    model, aside = run.out / "model", lab.folder / "aside"
+    newest = checkpoints.newest_folder(run.out)
+    size = sum(-(-path.stat().st_size // 4096) for path in newest.iterdir()) * 4096
+    model.rename(aside)
+    with mounted(model, (keep + 1) * size + size // 8):
+        shutil.copytree(aside, model, dirs_exist_ok=True)
+        run = lab.run("killed", job, checkpoints.SLOW, ["--resume", run.out])
+        run = checkpoints.kills(lab, run, job, kills)
+        saved = len(run.events("saved"))
+        run.wait("checkpoints after the last kill", lambda: failed_checkpoints(run) or len(run.events("saved")) > saved + keep)
+        summary = run.stop()
+        if failed_checkpoints(run) or "failure" in summary["stopped"]:
+            raise AssertionError(f"{run.out}: checkpoints of {size} bytes failed on a disk with room for {keep} + 1: "
+                                 f"{failed_checkpoints(run)[:3]}, {summary['stopped']}")
+    print(f"room: {kills} kills in the middle of checkpoints on a disk with room for {keep} + 1: no checkpoint failed",
+          flush=True)
+
+
+def failed_checkpoints(run):
+    return [line for line in run.text().splitlines() if "checkpoint" in line and "failed:" in line]
+
+
+@contextlib.contextmanager
+def mounted(folder, size):
+    """A disk of that size in a new folder."""
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tandem-chaos", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def full_at_the_end(lab, mount, seconds):
+    """The disk is full at the last checkpoint, and has room after the seconds: nothing is trained twice."""
+    slow = "fault_injection.slow_workers={mean_seconds: 0.02}"
+    job = lab.job(100, 10_000)
+    whole = lab.run("whole", job)
+    expected, model = whole.finish(), whole.model()
+    run = lab.run("disk/end", job, [slow])
+    run.wait("a process", run.roles)
+    with open(mount / "filler", "wb", buffering=0) as filler:
+        run.wait("a step", lambda: run.step() > 0)
+        run.wait("a wait for room", lambda: fill(filler) and "; the job waits up to" in run.text())
+        began = time.monotonic()
+        run.wait("the time", lambda: fill(filler) and time.monotonic() - began >= seconds)
+    (mount / "filler").unlink()
+    summary = run.finish()
+    waited = time.monotonic() - began
+    if "restarts" in summary or summary["samples"] != expected["samples"]:
+        raise AssertionError(f"{run.out}: {summary['samples']} samples, undisturbed {expected['samples']}\n{run.text()}")
+    if run.model() != model:
+        raise AssertionError(f"{run.out}: other bits than undisturbed")
+    print(f"disk: the last checkpoint waited {waited:.1f} s for room, and the run ended with the same bits", flush=True)
 
 
 def fill(file):
@@ -281,7 +357,8 @@ def straggler(lab, pairs, seconds, period):
     speeds, staleness, made = {True: [], False: []}, {True: [], False: []}, 0
     for pair in range(pairs):
         for with_checkpoints in (True, False) if pair % 2 else (False, True):
-            settings = [*POLICIES["asp"][0], slow, f"checkpoint.every_seconds={period if with_checkpoints else 1e6}"]
+            every = f"seconds: {period}" if with_checkpoints else "steps: 1000000000"
+            settings = [*POLICIES["asp"][0], slow, f"checkpoint={{every_{every}}}"]
             run = lab.run(f"straggler-{pair}-{with_checkpoints}", job, settings)
             run.wait("a step", lambda run=run: run.step() > 0)
             time.sleep(seconds)
@@ -376,7 +453,10 @@ def parse():
     command.add_argument("--damages", type=int, default=1000, help="at most, of single files")
     command = commands.add_parser("suspend")
     command.add_argument("--seconds", type=float, default=60)
-    commands.add_parser("disk")
+    command = commands.add_parser("disk")
+    command.add_argument("--seconds", type=float, default=0, help="how long the disk is full at the last checkpoint")
+    command = commands.add_parser("room")
+    command.add_argument("--kills", type=int, default=100)
     command = commands.add_parser("straggler")
     command.add_argument("--pairs", type=int, default=10)
     command.add_argument("--seconds", type=float, default=20, help="of each run")
@@ -409,8 +489,12 @@ def punish(lab, given):
         straggler(lab, given.pairs, given.seconds, given.period)
     elif given.command == "ncf":
         ncf(lab, given.policies, given.every)
+    elif given.command == "room":
+        room(lab, given.kills)
+    elif given.command == "disk":
+        disk(lab, given.seconds)
     else:
-        {"disk": disk, "short": short}[given.command](lab)
+        short(lab)
 
 
 def interrupt(*_):
@@ -422,7 +506,7 @@ def interrupt(*_):
 
 def main():
     given = parse()
-    if given.command == "disk":
+    if given.command in OWN_DISK:
         with_mounts_of_its_own()
     try:
         import numpy  # pylint: disable=import-outside-toplevel,unused-import
@@ -436,7 +520,7 @@ def main():
     try:
         punish(lab, given)
     except AssertionError as error:
-        keep = given.command != "disk"  # its disk goes with this process
+        keep = given.command not in OWN_DISK  # the disk goes with this process
         sys.exit(f"FAILED (--seed {given.seed}): {error}\nleft in {lab.folder}" if keep else f"FAILED: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

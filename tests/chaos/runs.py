@@ -106,7 +106,7 @@ class Run:
                 continue
             try:
                 stat = pathlib.Path("/proc", entry, "stat").read_text().rsplit(")", 1)[1].split()
-                words = pathlib.Path("/proc", entry, "cmdline").read_bytes().decode().split("\0")
+                words = pathlib.Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
             if int(stat[1]) != self.process.pid or stat[0] == "Z":

@@ -14,6 +14,7 @@ if(TANDEM_TORCH)
   endforeach()
   target_link_libraries(terminal_test PRIVATE util)  # forkpty
   target_link_libraries(kill_test PRIVATE tandem::rdma)
+  target_link_libraries(agent_test PRIVATE tandem::cli)
   target_link_libraries(output_folder_test PRIVATE tandem::cli)
   target_link_libraries(start_test PRIVATE tandem::cli)
   tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
@@ -30,6 +31,8 @@ tandem_test(launch_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/launch_test.cc
 tandem_test(restarts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/restarts_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(supervisor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/supervisor_test.cc
+            DEPS tandem::cli LABELS unit)
+tandem_test(replay_command_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/replay_command_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/cli/progress_view_test.cc
             DEPS tandem::cli LABELS unit)

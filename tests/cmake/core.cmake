@@ -12,6 +12,8 @@ tandem_test(subscriptions_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/subscr
   DEPS tandem::server LABELS unit)
 tandem_test(checkpoint_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/checkpoint_directory_test.cc
   DEPS tandem::checkpoint LABELS unit)
+tandem_test(segment_file_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/segment_file_test.cc
+  DEPS tandem::checkpoint LABELS unit)
 tandem_test(update_order_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/update_order_test.cc
   DEPS tandem::server LABELS unit)
 tandem_test(record_cut_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/record_cut_test.cc
@@ -45,6 +47,8 @@ tandem_test(trainer_machines_test
        ${CMAKE_SOURCE_DIR}/tests/unit/worker/slow_down_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/worker/step_pipeline_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/worker/worker_barriers_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/worker/deal_devices_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/worker/trial_sum_test.cc
   DEPS tandem::worker_core LABELS unit)
 # A plain loop to the bit: no fused multiply-add.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/unit/worker/local_steps_test.cc PROPERTIES

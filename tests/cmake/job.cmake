@@ -19,6 +19,9 @@ set_tests_properties(count_tests_test PROPERTIES LABELS unit TIMEOUT 60)
 add_test(NAME compiler_cache_test
   COMMAND ${CMAKE_SOURCE_DIR}/tests/integration/compiler_cache_test.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(compiler_cache_test PROPERTIES LABELS unit TIMEOUT 120 SKIP_RETURN_CODE 77)
+add_test(NAME build_folder_test
+  COMMAND ${CMAKE_SOURCE_DIR}/tests/integration/build_folder_test.sh ${CMAKE_SOURCE_DIR})
+set_tests_properties(build_folder_test PROPERTIES LABELS unit TIMEOUT 60)
 # The recipes of docs/HACKING.md: here, that they still fit; ./check --all builds them.
 add_test(NAME recipes_fit COMMAND ${CMAKE_SOURCE_DIR}/tests/recipes/run.sh --apply)
 set_tests_properties(recipes_fit PROPERTIES LABELS unit TIMEOUT 60)

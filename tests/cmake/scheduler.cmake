@@ -9,6 +9,8 @@ tandem_test(agents_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/agents_tes
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_parts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_parts_test.cc
             DEPS tandem::scheduler LABELS unit)
+tandem_test(speed_meter_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/speed_meter_test.cc
+            DEPS tandem::scheduler LABELS unit)
 tandem_test(status_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/status_test.cc
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler/scheduler_shell_test.cc

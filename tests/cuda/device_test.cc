@@ -1,13 +1,16 @@
 // The GPU checks as tests, each in processes of its own; without a device all but those of the
 // kernel's code on the host are skipped.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "collectives/cuda/device_wait.h"
 #include "gtest/gtest.h"
 #include "tests/cuda/gpu_checks.h"
 #include "tests/cuda/processes.h"
@@ -31,6 +34,33 @@ TEST_P(DeviceTest, Holds) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceTest, ::testing::ValuesIn(GpuChecks()),
                          [](const auto& param) { return std::string(param.param.name); });
+
+// A device that is at work for some turns; -1: for ever.
+std::function<cudaError_t()> BusyDevice(int turns, cudaError_t then) {
+  return [turns, then]() mutable {
+    if (turns == 0) return then;
+    if (turns > 0) --turns;
+    return cudaErrorNotReady;
+  };
+}
+
+TEST(WaitForDeviceTest, EndsWithTheWorkOrItsErrorOrAtTheDeadline) {
+  using collectives::DeviceStatus;
+  using collectives::WaitForDevice;
+  const std::chrono::milliseconds day = std::chrono::hours(24), soon{10};
+  for (const int turns : {0, 1, 2500}) {
+    EXPECT_TRUE(WaitForDevice(BusyDevice(turns, cudaSuccess), day, nullptr).ok()) << turns;
+  }
+  const DeviceStatus failed = WaitForDevice(BusyDevice(3, cudaErrorIllegalAddress), day, nullptr);
+  EXPECT_EQ(failed.code(), DeviceStatus::Code::kDevice) << failed.message();
+  const DeviceStatus late = WaitForDevice(BusyDevice(-1, cudaSuccess), soon, nullptr);
+  EXPECT_EQ(late.code(), DeviceStatus::Code::kDeadline) << late.message();
+  // A worker is lost before the deadline.
+  const DeviceStatus lost = WaitForDevice(BusyDevice(-1, cudaSuccess), day, [] {
+    return DeviceStatus(DeviceStatus::Code::kPeer, "worker 1 is lost");
+  });
+  EXPECT_EQ(lost.message(), "worker 1 is lost");
+}
 
 // One piece of device code in this program: machine code, or PTX for the driver to compile.
 struct DeviceCode {

@@ -42,7 +42,10 @@ class ThreadPeers::Rank : public collectives::HostSegments {
     return collectives::DeviceStatus();
   }
 
+  void Abandon() override { abandoned = true; }
+
   collectives::DeviceStatus broken;
+  bool abandoned = false;
 
  private:
   struct Work {
@@ -116,5 +119,7 @@ collectives::HostSegments& ThreadPeers::Of(int rank) { return *ranks_[static_cas
 void ThreadPeers::Break(int rank, const collectives::DeviceStatus& status) {
   ranks_[static_cast<size_t>(rank)]->broken = status;
 }
+
+bool ThreadPeers::Abandoned(int rank) const { return ranks_[static_cast<size_t>(rank)]->abandoned; }
 
 }  // namespace tandem

@@ -22,6 +22,8 @@ class ThreadPeers {
   collectives::HostSegments& Of(int rank);
   // From now on every Start of that rank fails with this.
   void Break(int rank, const collectives::DeviceStatus& status);
+  // Whether the all-reduce of that rank has given up what it started.
+  bool Abandoned(int rank) const;
 
  private:
   class Rank;

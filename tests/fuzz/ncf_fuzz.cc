@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "data/ncf.h"
 #include "tests/fuzz/rows.h"
 
@@ -18,16 +20,22 @@ void ReadAsRatings(absl::string_view bytes) {
   }
   TANDEM_CHECK(!rows.empty());
   // A user who has nearly all of very many items would make drawing slow, not wrong.
+  absl::flat_hash_set<uint32_t> items;
+  absl::flat_hash_set<std::pair<uint32_t, uint32_t>> known;
   for (const data::Interaction& row : rows) {
-    if (row.item > 1000) return;
+    items.insert(row.item);
+    known.insert({row.user, row.item});
   }
+  if (items.size() > 1000) return;
   auto epochs = data::NcfEpochs::Create(std::move(rows), 2, 1);
   if (!epochs.ok()) return;
   epochs->StartEpoch(0);
   int64_t positives = 0;
   for (int64_t r = 0; r < epochs->rows(); ++r) {
     bool positive = false;
-    TANDEM_CHECK(epochs->At(r, &positive).item < epochs->items());
+    const data::Interaction row = epochs->At(r, &positive);
+    TANDEM_CHECK(items.contains(row.item));
+    TANDEM_CHECK(known.contains({row.user, row.item}) == positive);
     positives += positive ? 1 : 0;
   }
   TANDEM_CHECK(positives * 3 == epochs->rows());

@@ -23,6 +23,7 @@
 #include "base/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -69,17 +70,18 @@ std::map<pid_t, std::string> ProcessesWith(const std::string& text) {
   return found;
 }
 
-// The agents of a launch, all on this host.
+// The agents of a launch, all on this host. `of_last`: further flags of the last one.
 class Agents {
  public:
   Agents(const SmallJob& job, const std::string& name, int ranks,
-         const std::vector<std::string>& flags)
+         const std::vector<std::string>& flags, const std::vector<std::string>& of_last = {})
       : out_(job.File(name)) {
     fs::create_directories(job.File(name + "-agents"));
     for (int rank = 0; rank < ranks; ++rank) {
       std::vector<std::string> argv = {ProgramPath("tandem"), "agent", job.File("job.textproto"),
                                        "--out", out_};
       argv.insert(argv.end(), flags.begin(), flags.end());
+      if (rank + 1 == ranks) argv.insert(argv.end(), of_last.begin(), of_last.end());
       agents_.push_back(std::make_unique<ChildProcess>(
           argv, job.File(absl::StrCat(name, "-agents/", rank, ".txt")), PlaceOf(rank, ranks)));
     }
@@ -180,6 +182,17 @@ TEST_F(AgentTest, ARankWithoutARoleWaitsForTheEnd) {
   EXPECT_THAT(agents.agent(5).Output(), HasSubstr("the job has ended"));
 }
 
+// Otherwise the file of rank 0 alone would count, and the user of the other rank would not know.
+TEST_F(AgentTest, ARankWithAnotherJobEndsTheLaunch) {
+  Agents agents(TheJob(), "differs", 2, Endless(), {"--set", "table[0].expected_rows=77"});
+  ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
+  const std::string line = "another job than that of rank 0: table[0].expected_rows: ";
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(agents.agent(rank).exit_code(), 1) << agents.Output();
+    EXPECT_THAT(agents.agent(rank).Output(), HasSubstr(line));
+  }
+}
+
 TEST_F(AgentTest, AKilledRoleOfAnotherRankIsNamed) {
   Agents agents(TheJob(), "role", 3, Endless());
   ASSERT_TRUE(agents.WaitForTraining()) << agents.Output();
@@ -227,6 +240,33 @@ TEST_F(AgentTest, AKilledRoleIsFollowedByANewAttemptOfAllRanks) {
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 
+// The first attempt cannot load the newest checkpoint. No rank has trained before. Without an older
+// checkpoint all ranks end.
+TEST_F(AgentTest, AllRanksResumeFromAnOlderCheckpointOrEnd) {
+  const std::string out = TheJob().File("older");
+  const RunResult run = RunJob(TheJob().Arguments("older", {"train.max_steps=5"}));
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const RunResult more = RunJob(Resumed(TheJob().Arguments("older", {"train.max_steps=8"})));
+  ASSERT_TRUE(more.ok()) << more.DebugString();
+  for (const bool older : {true, false}) {
+    std::string file;
+    for (const auto& entry : fs::directory_iterator(out + "/model")) {
+      const bool newest =
+          absl::StrContains(FileText(out + "/model/LATEST"), entry.path().filename().string());
+      if (entry.is_directory() && (newest || !older)) file = DamageRanges(entry.path().string());
+    }
+    Agents agents(TheJob(), "older", 3,
+                  {"--resume-any", "--set", older ? "train.max_steps=12" : "train.max_steps=16"});
+    ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(agents.agent(rank).exit_code(), older ? 0 : 1) << agents.Output();
+    }
+    EXPECT_THAT(agents.agent(0).Output(),
+                HasSubstr(older ? "passed over: " + file : "no new attempt"));
+    EXPECT_THAT(agents.agent(1).Output(), HasSubstr("waits for a new attempt"));
+  }
+}
+
 TEST_F(AgentTest, AKilledAgentTakesItsRolesAlongAndItsHostIsNamed) {
   Agents agents(TheJob(), "agent", 3, Endless());
   ASSERT_TRUE(agents.WaitForTraining()) << agents.Output();
@@ -244,12 +284,16 @@ TEST_F(AgentTest, AKilledAgentTakesItsRolesAlongAndItsHostIsNamed) {
 
 // Launchers that lose rank 0 end the other ranks. Without such a launcher they notice it.
 TEST_F(AgentTest, WithoutRankZeroTheOtherRanksEnd) {
-  Agents agents(TheJob(), "first", 2, Endless());
+  Agents agents(TheJob(), "first", 6, Endless());  // the last one without a role
   ASSERT_TRUE(agents.WaitForTraining()) << agents.Output();
   agents.agent(0).Signal(SIGKILL);
   ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
-  EXPECT_EQ(agents.agent(1).exit_code(), 1);
-  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("failed: scheduler: "));
+  for (const int rank : {1, 5}) {
+    EXPECT_EQ(agents.agent(rank).exit_code(), 1);
+    EXPECT_THAT(agents.agent(rank).Output(), HasSubstr("failed: scheduler: "));
+  }
+  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("; logs in "));
+  EXPECT_THAT(agents.agent(5).Output(), Not(HasSubstr("; logs in ")));
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }
 
@@ -262,7 +306,8 @@ TEST_F(AgentTest, AgentsStartedByHandEndWithoutRankZero) {
   agents.agent(0).Signal(SIGKILL);
   ASSERT_TRUE(agents.WaitForAll()) << agents.Output();
   EXPECT_EQ(agents.agent(1).exit_code(), 1);
-  EXPECT_THAT(agents.agent(1).Output(), HasSubstr("failed: scheduler: the agent of rank 0 (pid "));
+  EXPECT_THAT(agents.agent(1).Output(),
+              HasSubstr("failed: scheduler: the process that started the scheduler (pid "));
   EXPECT_THAT(agents.agent(1).Output(), Not(HasSubstr("waits for a new attempt")));
   EXPECT_TRUE(agents.WaitForNobody(kEnd)) << agents.Output();
 }

@@ -122,9 +122,11 @@ TEST_F(BitwiseTest, FixedDelayIsAQueue) {
                   {{"cluster.servers=1", "cluster.shards_per_server=2"}, {"cluster.servers=4"}});
 }
 
-// ... and of one table alone, with two workers.
+// ... and of one table alone, with two workers. Its Adam counts the steps that are applied.
 TEST_F(BitwiseTest, FixedDelayOfOneTable) {
-  ExpectPlainBits({"cluster.workers=2", "table[1].policy={kind: FIXED_DELAY delay: 3}"},
+  ExpectPlainBits({"cluster.workers=2", "table[1].policy={kind: FIXED_DELAY delay: 3}",
+                   "table[1].optimizer={kind: ADAM learning_rate: 0.01}",
+                   "table[0].optimizer={kind: ADAM learning_rate: 0.01 step_count: ROW}"},
                   {{}, {kOnServers, "cluster.servers=1"}});
 }
 

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_directory.h"
+#include "server/segment_file.h"
 #include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/plain_loop.h"
@@ -57,16 +58,22 @@ class CheckpointTest : public ::testing::Test {
     fs::copy(Trained(), job_->File(name), fs::copy_options::recursive);
     return server::CheckpointReader::Open(job_->File(name))->folder();
   }
-  // The first file, by name, of a table.
-  static std::string FileOf(const std::string& checkpoint, const std::string& table) {
-    std::vector<std::string> files;
+  // Changes one byte of a table; returns its file.
+  static std::string Damage(const std::string& checkpoint, const std::string& table) {
     for (const auto& entry : fs::directory_iterator(checkpoint)) {
-      if (absl::StartsWith(entry.path().filename().string(), table + ".")) {
-        files.push_back(entry.path().string());
+      const std::string path = entry.path().string();
+      if (!server::IsSegment(path)) continue;
+      const auto parts = server::ReadSegmentIndex(path);
+      for (const server::CheckpointFile& part : parts.value()) {
+        if (part.table != table) continue;
+        std::string bytes = ReadTextFile(path);
+        bytes[part.offset + part.bytes / 2] ^= 1;
+        WriteTextFile(path, bytes);
+        return path;
       }
     }
-    std::sort(files.begin(), files.end());
-    return files.at(0);
+    ADD_FAILURE() << "no part of " << table;
+    return "";
   }
 
   // The run fails, and one line of its output says which file is at fault and what it has.
@@ -284,10 +291,7 @@ INSTANTIATE_TEST_SUITE_P(Dense, DelayedCheckpointTest, ::testing::Values("ALLRED
 // ---- what is refused --------------------------------------------------------------------------
 
 TEST_F(CheckpointTest, ADamagedFileIsRefused) {
-  const std::string file = FileOf(Copy("damaged"), "rest");
-  std::string bytes = ReadTextFile(file);
-  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
-  WriteTextFile(file, bytes);
+  const std::string file = Damage(Copy("damaged"), "rest");
   ExpectRefused(Load(job_->File("damaged"), {}), file, "checksum");
 }
 

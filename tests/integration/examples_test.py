@@ -83,7 +83,7 @@ def main():
         said = run(root, sys.executable, "examples/criteo.py")
         assert "1600 rows" in said and ": AUC 0." in said and "on 200 rows" in said, said
 
-        summary = by_tandem_run(root, "ncf", "train.batch_size=32", "train.epochs=8", "dense.optimizer.learning_rate=0.02")
+        summary = by_tandem_run(root, "ncf", "train.batch_size=32", "train.epochs=8", "dense.optimizer.learning_rate=0.01")
         found = summary["reported"]
         assert summary["samples"] == 8 * 5 * 40 * 24 and summary["eval"]["samples"] == 40 * 100, summary
         print(f"ncf: HR@10 {found['hr']:.3f}, NDCG@10 {found['ndcg']:.3f}")

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -168,6 +169,32 @@ TEST_F(KeepBestTest, ARunThatWasKilledKeepsTheSameModel) {
   const absl::StatusOr<ModelBits> whole = ReadCheckpoint(job_->File("whole/model"));
   ASSERT_TRUE(kept.ok() && whole.ok()) << kept.status() << whole.status();
   EXPECT_EQ(Difference(*whole, *kept), "");
+}
+
+// The checkpoint of the best model is the only one. It cannot be read when a server dies.
+TEST_F(KeepBestTest, ADamagedBestModelIsNotLost) {
+  RunningJob job(job_->Arguments(
+      "damaged", Join(kOverfits, {"checkpoint.every_steps=1000000000", "cluster.max_restarts=3",
+                                  "fault_injection.slow_workers={mean_seconds: 0.02}"})));
+  const std::string latest = job_->File("damaged/model/LATEST");
+  const absl::Time deadline = MonotonicNow() + kRunLimit;
+  while (!fs::exists(latest) && MonotonicNow() < deadline) {
+    ASSERT_FALSE(job.driver().WaitFor(absl::Milliseconds(5))) << job.driver().Output();
+  }
+  const auto saved = server::CheckpointReader::Open(job_->File("damaged/model"));
+  ASSERT_TRUE(saved.ok() && saved->manifest().best) << saved.status();
+  const server::CheckpointFile& part = saved->manifest().files[0];
+  const std::string file = saved->PathOf(part);
+  std::string bytes = ReadTextFile(file);
+  char& damaged = bytes[part.offset + part.bytes / 2];
+  damaged = static_cast<char>(damaged ^ 1);
+  std::ofstream(file) << bytes;
+  kill(job.WaitForRole("server-0", absl::Seconds(60)), SIGKILL);
+  const RunResult run = job.Finish(kRunLimit);
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("no new attempt: "));
+  EXPECT_THAT(run.output, HasSubstr(file));
+  EXPECT_TRUE(fs::exists(file)) << run.DebugString();
 }
 
 // More patience is a reason to go on; the model stays unless a better one comes.

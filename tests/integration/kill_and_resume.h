@@ -5,6 +5,8 @@
 #include <signal.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -17,7 +19,7 @@ namespace tandem {
 
 // The step of the newest whole checkpoint of the run in folder `out`; -1: there is none.
 inline int64_t CheckpointStep(const std::string& out) {
-  const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(out);
+  const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(out, {});
   return point.ok() ? point->step : -1;
 }
 
@@ -28,6 +30,21 @@ inline bool WaitForCheckpointAfter(RunningJob* job, const std::string& out, int6
     if (job->driver().WaitFor(absl::Milliseconds(5))) break;
   }
   return CheckpointStep(out) > step;
+}
+
+// Overwrites bytes in the middle of the largest file with rows, which servers read, and returns it.
+inline std::string DamageRanges(const std::string& checkpoint) {
+  namespace fs = std::filesystem;
+  fs::path largest;
+  for (const auto& entry : fs::directory_iterator(checkpoint)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension.empty() || extension == ".part") continue;
+    if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
+  }
+  std::fstream bytes(largest, std::ios::binary | std::ios::in | std::ios::out);
+  bytes.seekp(static_cast<std::streamoff>(fs::file_size(largest) / 2));
+  bytes.write("damaged", 7);
+  return largest.string();
 }
 
 // kill -9 of everything, in any order.

@@ -2,7 +2,6 @@
 // says who it was, and leaves no process behind.
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "rdma/rdma_transport.h"
 #include "tests/integration/run_job.h"
+#include "tests/integration/small_disk.h"
 #include "tests/test_seed.h"
 
 namespace tandem {
@@ -404,35 +404,23 @@ TEST_F(KillTest, LossThatIsNotANumber) {
   EXPECT_EQ(lines, 1u) << result.output;
 }
 
-// A file system of 256 KiB for the output of one test.
-class SmallDisk {
- public:
-  explicit SmallDisk(const std::string& path) : path_(path) {
-    mounted_ = mount("tandem-test", path.c_str(), "tmpfs", 0, "size=256k") == 0;
-  }
-  ~SmallDisk() {
-    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
-  }
-  bool mounted() const { return mounted_; }
-
- private:
-  const std::string path_;
-  bool mounted_ = false;
-};
-
 TEST_F(KillTest, FullDisk) {
-  const SmallDisk disk(folder_.path());
+  const SmallDisk disk(folder_.path(), /*kibibytes=*/256);
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
   RunArguments arguments = Endless();
   arguments.checkpoint = true;
   arguments.set.back() = "train.epochs=2";
+  // The wait for room is in tests/chaos/punish.py.
+  arguments.set.push_back("checkpoint.wait_for_room_seconds=0");
   arguments.set.push_back("table[0].expected_rows=40");
   // Rows that do not fit: 150 ids of 512 floats and as many slots are above 300 KiB.
   arguments.set.push_back("table[0].dim=512");
   arguments.set.push_back("table[1].dim=512");
   RunningJob job(arguments);
   ASSERT_TRUE(job.driver().WaitFor(kStart));
-  ExpectFailure(&job, {"No space left on device"});
+  const RunResult result = ExpectFailure(
+      &job, {"no room for a checkpoint that the job depends on: ", "No space left on device"});
+  EXPECT_THAT(result.output, Not(HasSubstr("restart 1"))) << "it would train the same steps again";
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -122,6 +123,31 @@ TEST_F(MemoryJobTest, AJobThatDoesNotFitIsRefusedAtItsStart) {
   EXPECT_NE(run.exit_code, 0) << run.DebugString();
   EXPECT_THAT(LastLine(run.output),
               HasSubstr("cluster.memory_per_server: 1000000 bytes, but a server needs "));
+}
+
+// The least memory that a refusal names is enough for the end of a job, with rows that give way and
+// with others.
+TEST_F(MemoryJobTest, TheLeastMemoryIsEnoughForALastCheckpoint) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const auto limited = [](double bytes) {
+    return absl::StrCat("cluster.memory_per_server=", static_cast<int64_t>(bytes));
+  };
+  const RunResult refused = RunJob(job_->Arguments("small", Join(Rows(512), {limited(15e6)})));
+  EXPECT_NE(refused.exit_code, 0) << refused.DebugString();
+  const std::vector<std::string> parts =
+      absl::StrSplit(LastLine(refused.output), absl::MaxSplits("but a server needs ", 1));
+  double least = 0;
+  ASSERT_EQ(parts.size(), 2u) << refused.DebugString();
+  ASSERT_TRUE(absl::SimpleAtod(parts[1].substr(0, parts[1].find(':')), &least)) << parts[1];
+  EXPECT_THAT(parts[1], HasSubstr("for rows and a last checkpoint; hint: "));
+  least *= 1.04;  // processes differ a little
+  const RunResult gives_way = RunJob(job_->Arguments(
+      "gives way", Join(Rows(512), {limited(least), "table[0].eviction={kind: AT_BUDGET}",
+                                    "table[1].eviction={kind: AT_BUDGET}"})));
+  ASSERT_TRUE(gives_way.ok()) << gives_way.DebugString();
+  EXPECT_GT(gives_way.summary["tables"]["rest"]["row_counts"]["evicted"], 0);
+  EXPECT_GT(CheckpointStep(job_->File("gives way")), 0);
+  ExpectFull("grows", RunJob(job_->Arguments("grows", Join(Rows(512), {limited(least)}))));
 }
 
 // A control group that may use `bytes`, of version 2 or 1. The destructor removes it; by then its

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -19,6 +20,9 @@ import tempfile
 import time
 import unittest
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import draw
 
 SOURCE, BUILD = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 TANDEM = BUILD / "bin" / "tandem"
@@ -189,7 +193,9 @@ class AgreementTest(unittest.TestCase):
         after = run.status()
         counters = {"tandem_samples_total": lambda s: s["samples"], "tandem_steps_total": lambda s: s["steps"]}
         for table in before["tables"]:
-            for outcome in ("arrived", "applied", "dropped"):
+            counters[f'tandem_updates_arrived_total{{table="{table}"}}'] = (
+                lambda s, table=table: s["tables"][table]["updates"]["arrived"])
+            for outcome in ("applied", "dropped"):
                 counters[f'tandem_updates_total{{table="{table}",outcome="{outcome}"}}'] = (
                     lambda s, table=table, outcome=outcome: s["tables"][table]["updates"][outcome])
             counters[f'tandem_version_staleness_count{{table="{table}"}}'] = (
@@ -204,6 +210,10 @@ class AgreementTest(unittest.TestCase):
             self.assertLessEqual(metrics[name], value(after), name)
         self.assertEqual(sum(shard["rows"] for shard in after["shards"]), sum(t["rows"] for t in after["tables"].values()))
         points = json.loads(get(url + "/history.json"))
+        evaluations = points.pop("evaluations")
+        self.assertEqual(evaluations[0]["data"], "test")
+        self.assertGreater(evaluations[0]["auc"], 0)
+        self.assertLessEqual(evaluations[0]["seconds"], after["progress"]["seconds"])
         self.assertEqual(len({len(values) for values in points.values()}), 1)
         self.assertGreater(len(points["seconds"]), 0)
         return after, counters
@@ -213,7 +223,8 @@ class AgreementTest(unittest.TestCase):
         self.assertEqual(len(files), 1)
         records = list(records_of(files[0]))
         self.assertIn((3, '"brain.Event:2"'), decode(records[0]))
-        found = [scalars_of(record) for record in records[1:]]
+        self.assertIn((7, [(1, "1")]), decode(records[1]))  # SessionLog START
+        found = [scalars_of(record) for record in records[2:]]
         losses = [(step, values["training/loss"]) for step, values in found if "training/loss" in values]
         self.assertEqual(losses, [(line["max_step"], as_float32(line["loss"])) for line in lines
                                   if line["event"] == "progress" and "loss" in line])
@@ -234,7 +245,7 @@ class AgreementTest(unittest.TestCase):
             self.assertIn(f"watch: {url}\n", run.said())
             status, counters = self.check_http(run, url)
             self.assertEqual(tandem("stop", run.out)[0], 0)
-            self.assertEqual(run.process.wait(SECONDS), 1, run.said())
+            self.assertEqual(run.process.wait(SECONDS), 0, run.said())
             summary = json.loads((run.out / "summary.json").read_text(encoding="utf-8"))
             lines = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
             self.assertEqual(status["policy"], summary["policy"])
@@ -337,11 +348,12 @@ class StatusTest(unittest.TestCase):
             code, text, errors = tandem("stop", run.out)
             self.assertEqual(code, 0, errors)
             self.assertIn("stopped, checkpoint at step", text)
-            self.assertEqual(run.process.wait(SECONDS), 1)
-            self.assertIn("stopped by tandem stop, checkpoint at step", run.said())
+            self.assertEqual(run.process.wait(SECONDS), 0)
+            self.assertIn("tandem run: stopped by tandem stop, checkpoint at step", run.said())
             self.assertIn("--resume", run.said())
             summary = json.loads((run.out / "summary.json").read_text(encoding="utf-8"))
             self.assertGreaterEqual(summary["stopped"]["checkpointed_step"], step)
+            self.assertNotIn("failed", summary)
             # What has ended is shown from its summary, and no longer asked.
             code, text, _ = tandem("status", run.out)
             self.assertEqual(code, 0)
@@ -361,8 +373,28 @@ class StatusTest(unittest.TestCase):
             code, text, errors = tandem("stop", "--now", run.out)
             self.assertEqual(code, 0, errors)
             self.assertIn("ends at once", text)
-            self.assertEqual(run.process.wait(SECONDS), 1)
-            self.assertIn("stopped by tandem stop", run.said())
+            self.assertIn("stopped, there is no checkpoint", text)
+            self.assertEqual(run.process.wait(SECONDS), 0)
+            self.assertIn("tandem run: stopped by tandem stop, there is no checkpoint", run.said())
+            summary = json.loads((run.out / "summary.json").read_text(encoding="utf-8"))
+            self.assertEqual((summary["stopped"], summary["exit"]), ({"checkpointed_step": -1}, 0))
+            self.assertNotIn("failed", summary)
+
+    def test_stop_between_two_attempts_ends_the_run(self):
+        with running() as run:
+            status = run.trains()
+            server = next(node["pid"] for node in status["nodes"] if node["name"] == "server 0")
+            run.process.send_signal(signal.SIGSTOP)  # no attempt follows until it goes on
+            os.kill(server, signal.SIGKILL)
+            wait_for("the summary of the attempt", (run.out / "summary.json").exists)
+            with subprocess.Popen([TANDEM, "stop", run.out], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True) as stop:
+                self.assertIn("waits for the next attempt", stop.stderr.readline())
+                run.process.send_signal(signal.SIGCONT)
+                text, _ = stop.communicate(timeout=SECONDS)
+                self.assertEqual((stop.returncode, run.process.wait(SECONDS)), (0, 0), run.said())
+            self.assertIn("restart 1", run.said())
+            self.assertIn("stopped", text.splitlines()[-1])
 
     def test_a_killed_run_is_named(self):
         with running() as run:
@@ -374,7 +406,7 @@ class StatusTest(unittest.TestCase):
 
     def test_bad_input_gets_one_line(self):
         with tempfile.TemporaryDirectory() as folder:
-            for where, code, word in ((folder, 2, "has no file `address`"), (folder + "/none", 2, "is no folder"),
+            for where, code, word in ((folder, 2, "has no file `address`"), (folder + "/none", 2, "there is no such folder"),
                                       ("tcp://127.0.0.1:1", 1, "no answer from the scheduler"),
                                       ("tcp://nothing", 2, "")):
                 for command in ("status", "checkpoint", "stop"):
@@ -384,12 +416,7 @@ class StatusTest(unittest.TestCase):
 
 
 def load_tests(_loader, tests, _pattern):
-    """As tests/test_main.cc: one test of TANDEM_SAMPLED, by the number in TANDEM_DRAW."""
-    cases = [case for group in tests for case in group]
-    if "TANDEM_DRAW" in os.environ and "TANDEM_SAMPLED" in os.environ:
-        sampled = int(os.environ["TANDEM_SAMPLED"])
-        cases = cases[int(os.environ["TANDEM_DRAW"]) % sampled::sampled]
-    return unittest.TestSuite(cases)
+    return unittest.TestSuite(draw.drawn([case for group in tests for case in group]))
 
 
 if __name__ == "__main__":

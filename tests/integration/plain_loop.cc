@@ -75,11 +75,12 @@ class PlainTable {
     const Fold fold = std::move(queue_.front());
     queue_.pop_front();
     if (fold.samples == 0) return;
+    ++steps_;
     const float factor = optim::FoldFactor(static_cast<double>(fold.samples));
     for (const auto& [key, gradient] : fold.sums) {
       float* const row = rows_.at(key).data();
       float* const slots = row + dim_;
-      optimizer_->Apply(dim_, factor, gradient, {&row, 1}, {&slots, 1});
+      optimizer_->Apply(dim_, factor, steps_, gradient, {&row, 1}, {&slots, 1});
     }
   }
 
@@ -88,6 +89,7 @@ class PlainTable {
   const int64_t delay_;
   std::unordered_map<uint64_t, std::vector<float>> rows_;
   std::deque<Fold> queue_;
+  int64_t steps_ = 0;  // of the optimizer
 };
 
 // The sum of the workers' dense gradients, of what the job lets travel of them: all, or what a

@@ -112,12 +112,14 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
         "dense={synchroniser: SERVERS optimizer {kind: SGD learning_rate: 0.1}}"}) {
     std::vector<std::string> set = common;
     set.push_back(dense);
-    for (const bool apart : {false, true}) {  // with parameters as if they were on a GPU
-      if (apart && absl::StrContains(dense, "SERVERS")) continue;  // as with the job's optimizer
-      SCOPED_TRACE(absl::StrCat(dense, apart ? ", apart" : ""));
+    // "apart": with parameters as if they were on a GPU; "clip": with shortened gradients.
+    for (const absl::string_view way : {"", "apart", "clip"}) {
+      if (way == "apart" && absl::StrContains(dense, "SERVERS")) continue;  // as with ALLREDUCE
+      if (way == "clip" && !absl::StrContains(dense, "PROGRAM")) continue;
+      SCOPED_TRACE(absl::StrCat(dense, ", ", way));
       RunArguments arguments = Arguments(script, set);
       arguments.flags.insert(arguments.flags.begin(), {"--trace", "3"});
-      if (apart) arguments.flags.insert(arguments.flags.end(), {"--", "apart"});
+      if (!way.empty()) arguments.flags.insert(arguments.flags.end(), {"--", std::string(way)});
       const RunResult run = RunJob(arguments, kLimit);
       ASSERT_TRUE(run.ok()) << run.DebugString();
       for (const char* const rank : {"0", "1"}) {
@@ -129,7 +131,8 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
       EXPECT_EQ(run.summary["script"]["file"], script);
       EXPECT_THAT(RunProgram({"/usr/bin/sha256sum", script}).output,
                   HasSubstr(run.summary["script"]["sha256"].get<std::string>() + "  "));
-      const RunResult compared = Python({script, arguments.out});
+      const RunResult compared =
+          Python({script, arguments.out, way == "clip" ? "clip" : "unclipped"});
       EXPECT_TRUE(compared.ok()) << compared.DebugString();
     }
   }
@@ -143,6 +146,19 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
   EXPECT_EQ(changed.exit_code, 1) << changed.DebugString();
   EXPECT_THAT(changed.output, HasSubstr("Error: a parameter of shape (1, 7) is trained that was "
                                         "frozen or not there when DistributedOptimizer was made"));
+}
+
+TEST_F(PythonTest, AdamOfATableIsTorchsSparseAdam) {
+  const std::string script = SourcePath("tests/python/sparse_adam.py");
+  const RunArguments arguments =
+      Arguments(script, {"cluster.workers=1", "policy={kind: BSP}",
+                         "table[0]={name: 'item' dim: 4 field: 'item' initializer {kind: ZERO} "
+                         "optimizer {kind: ADAM learning_rate: 0.01}}",
+                         "train.epochs=1", "train.batch_size=8"});
+  const RunResult run = RunJob(arguments, kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const RunResult compared = Python({script, arguments.out});
+  EXPECT_TRUE(compared.ok()) << compared.DebugString();
 }
 
 TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
@@ -197,6 +213,36 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   }
 }
 
+// A script that has enough ends its run well, with a last checkpoint, also if the other worker goes
+// on. The run can be resumed.
+TEST_F(PythonTest, AScriptMayEndItsJob) {
+  const std::string script = SourcePath("tests/python/leaves.py");
+  for (const char* const way : {"break", "close"}) {
+    SCOPED_TRACE(way);
+    RunArguments arguments = Arguments(script, {"train.epochs=1000", "train.max_steps=60"});
+    arguments.flags.insert(arguments.flags.end(), {"--", way});
+    const RunResult run = RunJob(arguments, kLimit);
+    EXPECT_TRUE(run.ok()) << run.DebugString();
+    EXPECT_THAT(run.output, HasSubstr("ended by the script, checkpoint at step "));
+    EXPECT_GE(run.summary["stopped"]["checkpointed_step"], 10) << run.summary;
+    EXPECT_TRUE(std::filesystem::exists(arguments.out + "/model/LATEST"));
+    for (const char* const rank : {"0", "1"}) {
+      EXPECT_THAT(ReadTextFile(absl::StrCat(arguments.out, "/logs/worker-", rank, ".log")),
+                  HasSubstr("left in epoch "));
+    }
+    arguments.flags = {"--python", script, "--resume", arguments.out, "--", "whole"};
+    const RunResult resumed = RunJob(arguments, kLimit);
+    ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
+    EXPECT_EQ(resumed.summary["resumed"], 1);
+    EXPECT_FALSE(resumed.summary.contains("stopped")) << resumed.summary;
+  }
+  RunArguments arguments = Arguments(script, {"train.epochs=1000", "cluster.max_restarts=0"});
+  arguments.flags.insert(arguments.flags.end(), {"--", "status"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("leaves.py ended at step "));
+}
+
 // Either worker may raise first: the same error at the same step is the same one.
 TEST_F(PythonTest, AnExceptionIsTriedAgainOnce) {
   RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
@@ -209,6 +255,17 @@ TEST_F(PythonTest, AnExceptionIsTriedAgainOnce) {
   EXPECT_THAT(run.output, Not(HasSubstr("restart 2")));
   EXPECT_THAT(run.output, HasSubstr("the same error at step "));
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
+}
+
+// A fault of the script comes again in each attempt.
+TEST_F(PythonTest, AFaultOfTheScriptIsNotTriedAgain) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
+  arguments.set = {"cluster.max_restarts=5"};
+  arguments.flags.insert(arguments.flags.end(), {"--", "fault"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("TypeError: object of type 'int' has no len() (wrong.py:"));
+  EXPECT_THAT(run.output, Not(HasSubstr("restart 1")));
 }
 
 // Without a loss that the script says there is none in the summary, and a metric of its own needs
@@ -291,8 +348,11 @@ TEST_F(PythonTest, CtrlCEndsAllOfIt) {
 TEST_F(PythonTest, RowsOfAStoreAreCheckpointedAndReadAgain) {
   const std::string table = "table { name: \"cache\" dim: 3 extra_floats: 2 kind: KEY_VALUE }\n";
   WriteTextFile(folder_.File("job.textproto"), absl::StrCat(kJob, table));
-  const std::string script = SourcePath("tests/python/store.py");
+  // Names of files and folders need not be UTF-8.
+  const std::string script = folder_.File("st\xf6re.py");
+  std::filesystem::copy_file(SourcePath("tests/python/store.py"), script);
   RunArguments arguments = Arguments(script);
+  arguments.out = folder_.File("caf\xe9");
   RunResult run = RunJob(arguments, kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
   EXPECT_EQ(run.summary["policy"]["cache"], "KEY_VALUE");
@@ -377,8 +437,10 @@ TEST_F(PythonTest, ScriptsReportAndAskForCheckpoints) {
     EXPECT_THAT(ReadTextFile(absl::StrCat(arguments.out, "/logs/worker-", log, ".log")),
                 HasSubstr("all said"));
   }
-  const nlohmann::json want = {
-      {"both", 10}, {"only/0", 0.5}, {"only/1", 0.5}, {"epochs", 2}, {"many", 1999}};
+  const nlohmann::json want = {{"both", 10},  {"only/0", 0.5}, {"only/1", 0.5},
+                               {"epochs", 2}, {"many", 1999},  {"undefined", nullptr}};
+  EXPECT_THAT(run.output, HasSubstr(": the script has reported undefined=nan at step 9; values "
+                                    "that are not finite are null in metrics.jsonl"));
   EXPECT_EQ(run.summary["reported"], want);
   EXPECT_EQ(run.summary["start_seconds"], 0) << "they join before the seconds of training begin";
   std::set<std::string> keys;

@@ -126,6 +126,8 @@ TEST_F(RefusalTest, CommandsAndFlags) {
   ExpectRefused(Tandem({"train"}), {"'train'", "run, agent"});
   ExpectRefused(Tandem({"--verbose"}), {"--verbose", "tandem --help"});
   ExpectRefused(Tandem({"run"}), {"tandem run: ", "job is required"});
+  ExpectRefused(Tandem({"run", "--resume", "nowhere", "--", "--rate", "1"}),
+                {"tandem run: --resume nowhere: nowhere/run: not there"});
   ExpectRefused(Tandem({"run", libsvm_, "--out", ""}), {"--out", "empty name"});
   ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--epochs", "3"}), {"--epochs"});
   ExpectRefused(Tandem({"run", libsvm_, libsvm_, "--out", Out()}), {libsvm_});
@@ -298,6 +300,24 @@ TEST_F(RefusalTest, Addresses) {
   refused("tandem-worker", {"--scheduler", "tcp://127.0.0.1:70000"}, {"70000", "up to 65535"});
   refused("tandem-worker", {"--scheduler", port, "--bind", "tcp://*:0"}, {"--advertise"});
   close(taken);
+}
+
+// Addresses of live pages and of running jobs.
+TEST_F(RefusalTest, AddressesToLookAt) {
+  const auto refused = [](std::vector<std::string> argv, const std::string& what) {
+    argv.insert(argv.begin(), ProgramPath("tandem"));
+    SCOPED_TRACE(absl::StrJoin(argv, " "));
+    const RunResult run = RunProgram(argv, kLimit);
+    EXPECT_EQ(run.exit_code, 2) << run.DebugString();
+    EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1) << run.output;
+    EXPECT_THAT(run.output, HasSubstr(what));
+  };
+  for (const char* port : {"65536", "70000", "4294967297", "-1", "http"}) {
+    refused({"run", libsvm_, "--http", absl::StrCat("127.0.0.1:", port)}, "up to 65535");
+  }
+  refused({"run", libsvm_, "--http", "nowhere"}, "'nowhere' is not HOST:PORT");
+  refused({"status", "tcp://127.0.0.1"}, "is not tcp://HOST:PORT");
+  refused({"stop", "tcp://127.0.0.1:99999"}, "up to 65535");
 }
 
 TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {

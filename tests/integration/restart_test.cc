@@ -63,6 +63,24 @@ class RestartTest : public ::testing::Test {
     EXPECT_EQ(run.Measured(), measured_);
     EXPECT_EQ(run.summary["steps"], kSteps);
     EXPECT_EQ(run.summary["restarts"].size(), restarts) << run.summary.dump();
+    ExpectOneClock(name, run.summary);
+  }
+
+  // The seconds of the run go on over a restart, and begin with the first attempt.
+  static void ExpectOneClock(const std::string& name, const nlohmann::json& summary) {
+    std::ifstream file(Out(name) + "/metrics.jsonl");
+    double last = 0;
+    for (std::string text; std::getline(file, text);) {
+      const nlohmann::json line = nlohmann::json::parse(text);
+      if (line["event"] == "started") {
+        EXPECT_EQ(line["since"], summary["started"]);
+      }
+      if (line["event"] != "started" && line["event"] != "progress") continue;
+      EXPECT_GE(line["seconds"], last) << line;
+      last = line["seconds"].get<double>();
+    }
+    EXPECT_GT(last, 0);
+    EXPECT_GE(summary["seconds"], last);
   }
 
   static std::unique_ptr<SmallJob> job_;
@@ -102,6 +120,27 @@ INSTANTIATE_TEST_SUITE_P(Roles, KilledRoleTest,
                            name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
                            return name;
                          });
+
+// The servers find that the newest checkpoint is damaged when they load it. That is no restart: the
+// job allows one.
+TEST_F(RestartTest, ADamagedCheckpointIsPassedOver) {
+  RunningJob job(job_->Arguments("damaged", Set(20, 1)));
+  ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("damaged"), 0)) << job.driver().Output();
+  const int64_t older = CheckpointStep(Out("damaged"));
+  ASSERT_TRUE(WaitForCheckpointAfter(&job, Out("damaged"), older)) << job.driver().Output();
+  const absl::StatusOr<cli::ResumePoint> newest = cli::FindResumePoint(Out("damaged"), {});
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  const std::string file = DamageRanges(newest->checkpoint);
+  Kill(&job, "server-1");
+  const RunResult run = job.Finish(kRunLimit);
+  ExpectTheWholeRun("damaged", run, 1);
+  EXPECT_THAT(run.output, HasSubstr(absl::StrCat("restart 1, from step ", newest->step)));
+  EXPECT_THAT(run.output, HasSubstr("passed over: " + file));
+  const int64_t step = run.summary["restarts"][0]["step"];
+  EXPECT_LT(step, newest->step);
+  EXPECT_THAT(run.output, HasSubstr(absl::StrCat("resuming from step ", step)));
+  EXPECT_GE(run.summary["restarts"][0]["steps_again"], newest->step - step);
+}
 
 // Workers that do not take steps together, with the dense part on servers: another process takes
 // the place of a killed worker, and the others continue.

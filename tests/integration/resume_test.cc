@@ -17,6 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -156,7 +157,10 @@ class ResumeTest : public ::testing::Test {
 };
 std::unique_ptr<SmallJob> ResumeTest::job_;
 
-const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS"};
+// ADAM of a table counts the steps of its ranges, which a resumed run may cut anew.
+const char kAdam0[] = "table[0].optimizer={kind: ADAM learning_rate: 0.01}";
+const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS",
+                           kAdam0};
 // Checkpoints come between sync rounds: replicas differ, and so do their optimizers' slots.
 const Settings kOuter = {"dense.synchroniser=LOCAL_SGD",
                          "dense.local_steps={sync_every: 7 warmup_steps: 30 outer_learning_rate: "
@@ -208,9 +212,10 @@ const Settings kPolicies[] = {
 
 Settings Under(const Settings& policies) {
   const auto policy = [&](size_t i) { return absl::StrCat("policy={kind: ", policies[i], "}"); };
-  return Join(Steps(100, 10),
-              {absl::StrCat("table[0].", policy(0)), absl::StrCat("table[1].", policy(1)),
-               absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS", kInOrder[0]});
+  return Join(
+      Steps(100, 10),
+      {absl::StrCat("table[0].", policy(0)), absl::StrCat("table[1].", policy(1)),
+       absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS", kInOrder[0], kAdam0});
 }
 
 TEST_F(ResumeTest, EveryPolicyIsKilled) {
@@ -279,6 +284,27 @@ TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
   EXPECT_EQ(Difference(Model("there"), Model("elsewhere")), "");
 }
 
+// Earlier versions counted the steps of ADAM by row, and their jobs do not say so.
+TEST_F(ResumeTest, ARunOfAnEarlierVersionKeepsItsStepCount) {
+  const Settings by_row = {absl::StrReplaceAll(kAdam0, {{"}", " step_count: ROW}"}})};
+  for (const auto& [name, steps] : {std::pair{"rows-whole", 60}, std::pair{"rows", 30}}) {
+    const RunResult run = RunJob(job_->Arguments(name, Join(Steps(steps, 1000), by_row)));
+    ASSERT_TRUE(run.ok()) << run.DebugString();
+  }
+  const std::string job = Out("rows") + "/job.textproto";
+  const std::string written = ReadTextFile(job);
+  WriteTextFile(job, absl::StrReplaceAll(written, {{"    step_count: ROW\n", ""}}));
+  EXPECT_LT(ReadTextFile(job).size(), written.size());
+  const RunResult other = RunJob(
+      Resume("rows", Join(Steps(60, 1000), {kAdam0, "table[0].optimizer.step_count=TABLE"})));
+  EXPECT_EQ(other.exit_code, 2) << other.DebugString();
+  EXPECT_THAT(other.output, HasSubstr("table[0].optimizer.step_count: ROW -> TABLE"));
+  const RunResult resumed = RunJob(Resume("rows", Join(Steps(60, 1000), {kAdam0})));
+  ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
+  EXPECT_EQ(Difference(Model("rows-whole"), Model("rows")), "");
+  EXPECT_THAT(ReadTextFile(job), HasSubstr("step_count: ROW"));
+}
+
 // The resumed run has fewer servers. They repeat the steps after the checkpoint.
 TEST_F(ResumeTest, RecordsOfRemovedServersEndAtTheCheckpoint) {
   const Settings set = {"train.epochs=1000000", "checkpoint.every_steps=1000000",
@@ -293,7 +319,7 @@ TEST_F(ResumeTest, RecordsOfRemovedServersEndAtTheCheckpoint) {
     ASSERT_TRUE(job.WaitForStep(CheckpointStep(Out("recorded")) + 6, kRunLimit));
     KillAll(&job);
   }
-  const auto point = cli::FindResumePoint(Out("recorded"));
+  const auto point = cli::FindResumePoint(Out("recorded"), {});
   ASSERT_TRUE(point.ok()) << point.status();
   const uint64_t kept = point->record.record_bytes().at("server-1-shard-0");
   ASSERT_GT(fs::file_size(records), kept) << "nothing is to be cut";
@@ -449,7 +475,7 @@ TEST_F(ResumeTest, TheCheckpointStaysForANewProcess) {
                         "checkpoint={every_steps: 10 keep: 1}"};
   const RunResult first = RunJob(job_->Arguments("stays", Join({"train.max_steps=20"}, set)));
   ASSERT_TRUE(first.ok()) << first.DebugString();
-  const auto saved = cli::FindResumePoint(Out("stays"));
+  const auto saved = cli::FindResumePoint(Out("stays"), {});
   ASSERT_TRUE(saved.ok()) << saved.status();
   RunningJob job(Resume("stays", Join({"train.epochs=1000000", "cluster.max_restarts=3"}, set)));
   // A run that may restart removes nothing until it has noticed its first checkpoint.

@@ -59,7 +59,7 @@ class SimulateTest : public ::testing::Test {
     EXPECT_TRUE(left.ok() && right.ok()) << left.status() << right.status();
     const auto compared = server::CompareModels(*left, *right);
     EXPECT_TRUE(compared.ok()) << compared.status();
-    EXPECT_GT(compared->files, 0);
+    EXPECT_GT(compared->ranges, 0);
     return compared->differences.size();
   }
 

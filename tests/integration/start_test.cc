@@ -158,8 +158,9 @@ TEST_F(StartTest, AnotherOptimizerBeginsItsSlotsAndSaysSo) {
                                       "dense.optimizer={kind: SGD learning_rate: 0.0001}",
                                       "table[1].optimizer={kind: SGD learning_rate: 0.0001}"});
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_THAT(run.output, HasSubstr("the optimizer of table cities is adam, the checkpoint's is "
-                                    "adagrad: the optimizer state starts afresh"));
+  EXPECT_THAT(run.output,
+              HasSubstr("the optimizer of table cities is adam(table), the checkpoint's is "
+                        "adagrad: the optimizer state starts afresh"));
   EXPECT_THAT(run.output, HasSubstr("the optimizer of the dense parameters is sgd"));
   EXPECT_GT(run.summary["eval"]["auc"].get<double>(), 0.9) << "what was learned is still there";
 }

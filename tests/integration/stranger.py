@@ -24,31 +24,14 @@ import time
 
 import zmq
 
+from squatter import ports_of
+
 SILENT = 1000
 PROOF = b"\x07TNDMPF1"  # begins the messages of a proof (transport/proof.h)
 # Frames by which an endpoint finds out whether an ignored peer is still there. They say nothing: the
 # fields of their header are zero. The last one may not have arrived completely.
 PINGS = re.compile(rb"TNDM\x01\x20\x01(\0{65}.{8}|\0{0,65}\Z|\0{65}.{0,7}\Z)", re.DOTALL)
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f"  # begins ZMTP
-
-
-def ports_of(pids):
-    """The ports at which these processes listen."""
-    listening, found = {}, set()
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/net/tcp", encoding="ascii") as file:
-                for line in list(file)[1:]:
-                    word = line.split()
-                    if word[3] == "0A":
-                        listening[f"socket:[{word[9]}]"] = int(word[1].split(":")[1], 16)
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                at = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if at in listening:
-                    found.add(listening[at])
-        except OSError:
-            pass  # the process has ended
-    return sorted(found)
 
 
 class Stranger:

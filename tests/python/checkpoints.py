@@ -1,6 +1,7 @@
 """A checkpoint, out again. `checkpoints.py train FOLDER` is a worker that leaves the logits of its
 test rows in FOLDER; `checkpoints.py check OUT FOLDER` holds what the run has left in OUT to them;
 `checkpoints.py first FILE` compares initial values with those of the servers."""
+import argparse
 import contextlib
 import io
 import json
@@ -18,7 +19,7 @@ from torch import nn
 
 import tandem
 from tandem import export
-from tandem.checkpoint import _read_range
+from tandem.checkpoint import _map, _read_range
 from tandem.serving import InitialValues
 from tandem.tables import Initializer
 
@@ -326,27 +327,37 @@ def damaged_checkpoints_are_refused(saved, folder):
         shutil.copytree(model, to)
         return to, os.path.join(to, os.path.basename(saved.folder))
 
-    table = next(f["name"] for f in saved.manifest["files"] if f["table"] == "places")
-    other = next(f["name"] for f in saved.manifest["files"] if f["table"] == "words")
-    for name in (table, "dense.part"):
+    entries = saved.manifest["files"]
+    place = next(f for f in entries if f["table"] == "places")
+    dense = next(f for f in entries if f["file"] == "dense.part")
+    for entry in place, dense:
+        name = entry["file"]
+        last = max(f["offset"] + f["length"] for f in entries if f["file"] == name)
         path, checkpoint = copy()
         with open(f"{checkpoint}/{name}", "r+b") as file:  # one bit of a weight
-            file.seek(-24, os.SEEK_END)
+            file.seek(entry["offset"] + entry["length"] - 24)
             byte = file.read(1)
-            file.seek(-24, os.SEEK_END)
+            file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte[0] ^ 1]))
-        refused(f"{name}: its bytes have checksum", tandem.load, path)
+        refused(": its bytes have checksum", tandem.load, path)
+        refused(name, tandem.load, path)
+        if entry is place:
+            refused("table places, positions [0x", tandem.load, path)
         tandem.load(path, False)
         path, checkpoint = copy()
-        os.truncate(f"{checkpoint}/{name}", os.path.getsize(f"{checkpoint}/{name}") - 8)
-        refused(f"{name}: has ", tandem.load, path)
-        refused(f"{name}: ", tandem.load, path, False)
+        os.truncate(f"{checkpoint}/{name}", last - 8)
+        refused(f"{name}: ", tandem.load, path)
+        refused(f"{name}", tandem.load, path, False)
+        path, checkpoint = copy()
+        os.truncate(f"{checkpoint}/{name}", 0)
+        refused("is the copy whole?", tandem.load, path, False)
         path, checkpoint = copy()
         os.remove(f"{checkpoint}/{name}")
         refused(name, tandem.load, path)
     path, checkpoint = copy()
-    shutil.copy(f"{checkpoint}/{other}", f"{checkpoint}/{table}")  # a whole file, of something else
-    refused(table, tandem.load, path)
+    # a whole file, of something else
+    shutil.copy(f"{checkpoint}/dense.part", f"{checkpoint}/{place['file']}")
+    refused(place["file"], tandem.load, path)
     path, checkpoint = copy()
     with open(f"{checkpoint}/MANIFEST", encoding="utf-8") as file:
         text = file.read()
@@ -366,19 +377,24 @@ def a_table_may_have_no_rows(saved, folder):
     """As a frozen table is: its files have a head, names and no row."""
     checkpoint = f"{folder}/without-rows"
     shutil.copytree(saved.folder, checkpoint)
-    for entry in saved.manifest["files"]:
+    with open(f"{checkpoint}/MANIFEST", encoding="utf-8") as file:
+        manifest = json.load(file)
+    for number, entry in enumerate(manifest["files"]):
         if entry["table"] != "tags":
             continue
-        with open(f"{checkpoint}/{entry['name']}", "r+b") as file:
-            head = bytearray(file.read(80))
-            workers, table, optimizer = struct.unpack_from("<3I", head, 56)
-            size = (80 + 32 * workers + table + optimizer + 7) // 8 * 8 + 8
-            struct.pack_into("<Q", head, 8, size)
-            struct.pack_into("<Q", head, 24, 0)  # rows
-            struct.pack_into("<Q", head, 72, 0)  # held updates
-            file.seek(0)
-            file.write(head)
-            file.truncate(size)
+        with open(f"{checkpoint}/{entry['file']}", "rb") as file:
+            file.seek(entry["offset"])
+            part = bytearray(file.read(entry["length"]))
+        workers, table, optimizer = struct.unpack_from("<3I", part, 56)
+        size = (120 + 32 * workers + table + optimizer + 7) // 8 * 8 + 8
+        struct.pack_into("<Q", part, 8, size)
+        struct.pack_into("<Q", part, 24, 0)  # rows
+        struct.pack_into("<Q", part, 72, 0)  # held updates
+        entry.update(file=f"{number}.range", offset=0, length=size)
+        with open(f"{checkpoint}/{number}.range", "wb") as file:
+            file.write(part[:size])
+    with open(f"{checkpoint}/MANIFEST", "w", encoding="utf-8") as file:
+        json.dump(manifest, file)
     bare = tandem.load(checkpoint, verify=False)
     assert bare.tables["tags"].rows == 0 and bare.tables["tags"].weights.shape == (0, 3)
     bare.save_npz(f"{checkpoint}.npz")
@@ -392,24 +408,46 @@ def a_table_may_have_no_rows(saved, folder):
 
 
 def tables_with_limits_have_ages_and_candidates(folder):
-    """A file as server/range_file.md describes format 2."""
+    """Files as server/range_file.md describes formats 2 and 3."""
+    path = f"{folder}/limited.range"
     body = b"tsgd".ljust(8, b"\0") + struct.pack("<2q", 6, -9)  # names, keys
     body += struct.pack("<2f", 1.5, 2.5) + struct.pack("<2I", 7, 0)  # weights, ages
     body += struct.pack("<qII", -3, 2, 5) + bytes(8)  # a candidate, checksum
-    head = struct.pack("<4sIQIIQQQqIIIIQQ", b"TDRF", 2, 88 + len(body), 1, 0, 2, 0, 0, 12, 0, 1, 3,
-                       0, 0, 1)
-    with open(f"{folder}/limited.range", "wb") as file:
-        file.write(head + body)
-    part = _read_range(f"{folder}/limited.range")
-    assert part.keys.tolist() == [6, -9] and part.weights.tolist() == [[1.5], [2.5]]
-    assert part.slots.shape == (2, 0) and part.ages.tolist() == [7, 0]
-    assert part.candidates.tolist() == [(-3, 2, 5)]
-    for kept in 88 + len(body) - 8, 88, 84, 80:
-        os.truncate(f"{folder}/limited.range", kept)
-        refused("is the copy whole?", _read_range, f"{folder}/limited.range")
+    for number, size, limited in (2, 88, 0), (3, 120, 1):
+        head = struct.pack("<4sIQIIQQQqIIIIQQ", b"TDRF", number, size + len(body), 1, 0, 2, 0, 0,
+                           12, 0, 1, 3, limited, 0, 1) + struct.pack("<qqIIQ", 5, 0, 0, 0, 0)
+        with open(path, "wb") as file:
+            file.write(head[:size] + body)
+        part = _read_range(path, _map(path))
+        assert part.keys.tolist() == [6, -9] and part.weights.tolist() == [[1.5], [2.5]]
+        assert part.slots.shape == (2, 0) and part.ages.tolist() == [7, 0]
+        assert part.candidates.tolist() == [(-3, 2, 5)]
+        for kept in size + len(body) - 8, size, 84, 80:
+            os.truncate(path, kept)
+            refused("is the copy whole?", _read_range, path, _map(path))
+    for at in 104, 108, 112:  # types of rows and of state, flags
+        changed = bytearray(head + body)
+        changed[at] = 1
+        with open(path, "wb") as file:
+            file.write(changed)
+        refused("of a later version of Tandem", _read_range, path, _map(path))
+
+
+def checkpoints_of_earlier_versions_are_read():
+    """A file for each range, in formats 1 and 2."""
+    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for verify in (True, False):
+        old = tandem.load(f"{tests}/testdata/checkpoint_format_2", verify)
+        assert old.manifest["format"] == 2 and old.step == 5
+        offers, rest = old.tables["offers"], old.tables["rest"]
+        assert offers.rows == 20 and rest.rows == 6 and len(old.dense) == 4
+        at = int(numpy.flatnonzero(rest.keys == 0xa82034f6e854c2d6 - (1 << 64))[0])
+        assert abs(rest.weights[at, 1] - 0.147939) < 1e-6
+        assert rest.parts[0].ages is not None and offers.parts[0].ages is None
 
 
 def check(out, folder):
+    checkpoints_of_earlier_versions_are_read()
     saved = tandem.load(out + "/model")
     tables_are_mapped(saved)
     tables_with_limits_have_ages_and_candidates(folder)
@@ -467,3 +505,5 @@ def initial_values(path):
 
 if __name__ == "__main__":
     {"train": train, "check": check, "first": initial_values}[sys.argv[1]](*sys.argv[2:])
+elif __name__ == "checkpoints":  # of `tandem export --serve`, whose flags are not the script's
+    argparse.ArgumentParser().parse_args()

@@ -40,7 +40,7 @@ for epoch in job.epochs():
     job.report(epochs=epoch + 1 + job.rank)
     if epoch == 0:
         refused("expected 1 to 100", job.report)
-        refused("reported value x is nan, expected a finite number", job.report, x=float("nan"))
+        job.report(undefined=float("nan"))
         refused("job.report: could not convert string", job.report, x="much")
         refused("64 visible ASCII characters", job.report, **{"with space": 1})
         refused("64 visible ASCII characters", job.report, **{"é": 1})

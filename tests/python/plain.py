@@ -1,4 +1,7 @@
 """What needs no job: hashing, forms of ids, and what is missing where."""
+import array
+import collections
+import dataclasses
 import datetime
 import decimal
 import fractions
@@ -8,12 +11,16 @@ import socket
 import threading
 import time
 import types
+import warnings
+from unittest import mock
 
 import numpy
 import torch
 
 import tandem
+from tandem.copies import copy_of
 from tandem.nn import _check_field, _same
+from tandem.optim import check_gpu
 from tandem.packing import pack, unpack
 from tandem.sparse import BatchIds, KeyedJaggedTensor
 from tandem.tables import Table, Tables
@@ -160,13 +167,95 @@ def refused(text, call, *arguments):
     raise AssertionError(f"not refused: {text}")
 
 
+refused("field 'city' is there twice", BatchIds, tables,
+        KeyedJaggedTensor(["city", "city"], values, lengths=torch.tensor([1, 1, 1, 0])))
+one = Tables("the job", [Table(0, "cities", 4, ["city"])])  # which the name of the table means, too
+refused("field 'city' is there twice", BatchIds, one, {"city": values, "cities": values})
+flat.check_has(["city", "offer"])
+refused("field 'offer': the loader gave no ids for it",
+        BatchIds(tables, {"city": values}).check_has, ["city", "offer"])
+
+# Parts that a batch shares with the memory of its loader are copied.
+Pair = collections.namedtuple("Pair", "x y")
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Batch:
+    """An object of the script's, with a data set that is no part of a batch."""
+
+    def __init__(self, data):
+        self.x, self.inner, self.whole = torch.zeros(2), {"y": [torch.zeros(2)]}, data
+
+
+slotted, whole = Slotted(), Batch(None)
+slotted.x = torch.zeros(2)
+memory = {"a": [torch.zeros(2), numpy.zeros(2)], "b": Pair(torch.zeros(2), ["Rome"]),
+          "c": collections.OrderedDict(d=array.array("d", [0])), "e": Batch(whole), "f": slotted,
+          "g": KeyedJaggedTensor(["city"], torch.zeros(2), lengths=torch.ones(2)), "h": 7,
+          "i": numpy.zeros((2, 2))[::-1, ::-1].T}
+made = copy_of(memory)
+for part in (memory["a"][0], memory["a"][1], memory["b"].x, memory["e"].x, memory["f"].x,
+             memory["e"].inner["y"][0], memory["g"].values(), memory["i"]):
+    part += 1
+memory["b"].y[0], memory["c"]["d"][0] = "Oslo", 1
+memory["a"].append(0)
+memory["e"].inner["z"] = 1
+assert [part.tolist() for part in made["a"]] == [[0, 0]] * 2 and type(made["b"]) is Pair
+assert made["b"].x.tolist() == [0, 0] and made["b"].y == ["Rome"] and made["c"]["d"][0] == 0
+assert made["e"].x.tolist() == made["f"].x.tolist() == made["g"].values().tolist() == [0, 0]
+assert made["e"].inner["y"][0].tolist() == [0, 0] and "z" not in made["e"].inner
+assert made["e"].whole is whole and made["h"] == 7 and made["i"].sum() == 0
+for thing in print, Batch, threading.Lock(), iter([]), torch.nn.Linear(2, 2), torch.float32:
+    assert copy_of(thing) is thing
+
+
+class Viewed:
+    """Copies itself, because one of its parts is a view of another."""
+
+    def __init__(self, x):
+        self.x, self.first = x, x[:1]
+
+    def __copy__(self):
+        return Viewed(self.x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    x: torch.Tensor
+
+
+class Outer:
+    def __init__(self, part):
+        self.part = part
+
+
+viewed, outer = Viewed(torch.zeros(2)), Outer(Part(torch.zeros(2)))
+queue = collections.deque([torch.zeros(2), threading.Lock()], maxlen=3)
+made = copy_of([viewed, outer, queue])
+for part in viewed.x, outer.part.x, queue[0]:
+    part += 1
+queue.append(0)
+assert made[0].x.tolist() == made[1].part.x.tolist() == made[2][0].tolist() == [0, 0]
+assert len(made[2]) == 2 and made[2].maxlen == 3
+made[0].x[0] = 5
+assert made[0].first.tolist() == [5]
+wanted = torch.zeros(2, requires_grad=True)
+assert copy_of([wanted])[0] is wanted
+
 # Rows of other ids than those of the batch are never given out, whatever form they are in.
+weights = torch.arange(3.)
+
+
 def keyed(values, lengths=(1, 1, 1, 1, 1, 1), weights=None):
     return KeyedJaggedTensor(["city", "offer"], torch.tensor(values), weights,
                              lengths=torch.tensor(lengths))
 
 
 for given in flat, BatchIds(tables, keyed([1, 2, 3, 5, 6, 7])):
+    assert _same(worker, given, given.source)
     assert _same(worker, given, matrix.clone())
     assert _same(worker, given, keyed([1, 2, 3, 5, 6, 7]))
     assert _same(worker, given, {"city": torch.tensor([1, 2, 3])})
@@ -177,6 +266,21 @@ for given in flat, BatchIds(tables, keyed([1, 2, 3, 5, 6, 7])):
     assert not _same(worker, given, keyed([1, 2, 3, 5, 6, 7], lengths=(2, 0, 1, 1, 1, 1)))
     assert not _same(worker, given, keyed([1, 2, 3, 5, 6, 7], weights=torch.arange(6.)))
 assert not _same(worker, BatchIds(tables, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
+# Nor of ids that the script has changed in place.
+source = matrix.clone()
+for make, change in ((lambda: source, source.neg_), (lambda: {"city": source[:, 0]}, source.neg_),
+                     (lambda: source.numpy(), source.neg_),
+                     (lambda: {"city": (source[:, 0], torch.arange(3))}, source.neg_),
+                     (lambda: keyed([1, 2, 3, 5, 6, 7]), lambda: held.source.values().neg_()),
+                     (lambda: {"city": [1, 2, 3]}, lambda: held.source["city"].reverse()),
+                     (lambda: {"city": (values, torch.arange(3), weights)}, weights.neg_)):
+    held = BatchIds(tables, make())
+    held.freeze()
+    assert _same(worker, held, held.source)
+    change()
+    assert not _same(worker, held, held.source), held.source
+held = BatchIds(tables, {"city": (values, ends), "offer": (values, ends)}, True)
+assert _same(worker, held, held.source)
 worker.given = BatchIds(tables, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]),
                                           torch.arange(3.))})
 for call in ((torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.)),
@@ -228,6 +332,21 @@ for ids in ({"city": far}, {"city": (matrix[:, 0], far)},
             KeyedJaggedTensor(["city"], far, lengths=torch.ones(3, dtype=torch.int64))):
     refused("on meta, expected them on the CPU, where rows are fetched; say .cpu()", BatchIds,
             tables, ids)
+
+# Workers of a host take its GPUs in turn. A worker that computes on the GPU of another is warned.
+for gpus, rank, device in ((0, "1", "cpu"), (2, "0", "cuda:0"), (2, "1", "cuda:1"),
+                           (2, "2", "cuda:0")):
+    with mock.patch.dict(os.environ, LOCAL_RANK=rank), \
+            mock.patch("torch.cuda.device_count", return_value=gpus), \
+            mock.patch("torch.cuda.set_device") as current, \
+            warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert tandem.Job.device() == torch.device(device)
+        assert current.call_count == (gpus > 0)
+        check_gpu({torch.device(device)})
+        assert told == []
+        check_gpu({torch.device("cuda", 0)})
+        assert len(told) == (device == "cuda:1"), (device, told)
 
 # The values that a script put into a checkpoint come back unchanged and of the same types. Objects
 # that would run code are refused.

@@ -1,9 +1,12 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
-argument, the one way of ending the job that it names: exception, surrogate, early, break, second,
-no_step, no_backward, once, os_exit, os_exit_0, unscored; or own_metric, which is a good one."""
+argument, the one way of ending the job that it names: exception, fault, surrogate, early, break,
+second, no_step, no_backward, once, os_exit, os_exit_0, unscored; or own_metric, which is a good
+one."""
 import os
 import random
 import sys
+import unittest.mock
+import warnings
 
 import torch
 from torch import nn
@@ -75,10 +78,44 @@ refused("a parameter that is none of the module's", tandem.DistributedOptimizer,
         torch.optim.SGD([nn.Parameter(torch.ones(3))], .1), model)
 refused("torch.float64 on cpu, expected torch.float32", tandem.DistributedOptimizer,
         torch.optim.SGD(model.parameters(), .1), nn.Linear(2, 2).double())
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # lazy layers are new, torch says
+    lazy = nn.Sequential(nn.LazyLinear(2))
+refused("parameter 0.weight has no shape yet: call its layer once", tandem.DistributedOptimizer,
+        torch.optim.SGD(model.parameters(), .1), lazy)
+refused("max_norm 0, expected a number above 0", tandem.DistributedOptimizer,
+        torch.optim.SGD(model.parameters(), .1), model, max_norm=0)
+refused("max_norm is for an optimizer of torch", tandem.DistributedOptimizer, model, max_norm=1)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
+assert tandem.job() is job
+assert torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=.5).get_last_lr() == [.1]
+refused("add groups to the optimizer of torch", optimizer.add_param_group, {"params": []})
 refused("there is a DistributedOptimizer already", tandem.DistributedOptimizer,
         torch.optim.SGD(model.parameters(), .1), model)
 refused("without a batch", optimizer.step)
+if hasattr(torch.amp, "GradScaler"):
+    scaler = torch.amp.GradScaler("cpu")
+else:
+    with unittest.mock.patch("torch.cuda.amp.grad_scaler.amp_definitely_not_available",
+                             return_value=False):
+        scaler = torch.cuda.amp.GradScaler()
+scaler._lazy_init_scale_growth_tracker(torch.device("cpu"))
+refused("torch's GradScaler divides gradients of dense parameters", scaler.step, optimizer)
+rows_alone = nn.ModuleDict({"city": tandem.EmbeddingBag("city"), "offer": model.rows})
+for calls, text in {
+        (lambda: list(model.parameters()), model.zero_grad, rows_alone.zero_grad,
+         lambda: list(rows_alone.buffers()), rows_alone.eval): None,
+        (lambda: list(model.rows.parameters()), lambda: list(rows_alone.parameters()),
+         lambda: list(rows_alone.named_parameters())): ".parameters() is empty, because rows are",
+        (model.state_dict, rows_alone.state_dict, model.rows.state_dict):
+            "state_dict() has no rows of EmbeddingBag",
+}.items():
+    for call in calls:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            call()
+        said = [str(warning.message) for warning in told]
+        assert said == [] if text is None else text in said[0], (text, said)
 refused("belongs into a loop over job.evaluate()", job.score, label, label)
 for text, batch in {
         "shape (6, 3), expected [samples, 2]": torch.zeros(6, 3, dtype=torch.int64),
@@ -101,6 +138,8 @@ for epoch in job.epochs():
     for step, (batch,) in enumerate(loader):
         if WAY == "exception" and step == 3:
             raise ValueError("no such city")
+        if WAY == "fault" and step == 3:
+            len(step)
         if WAY == "surrogate" and step == 3:
             raise ValueError("no city \udcff here")
         if WAY in ("break", "early") and step == 3:
@@ -112,6 +151,9 @@ for epoch in job.epochs():
         optimizer.zero_grad(set_to_none=step % 2 == 1)
         refused("called with other ids", model, batch + 1)
         refused("called with other ids", model, {"city": batch[:, 1], "offer": batch[:, 0]})
+        batch.neg_()
+        refused("called with other ids", model, batch)
+        batch.neg_()
         refused("takes them with mode 'sum' alone", tandem.EmbeddingBag("city", mode="mean"),
                 batch[:, 0], None, label)
         model({"city": batch[:, 0], "offer": batch[:, 1]})
@@ -138,15 +180,22 @@ for epoch in job.epochs():
             model.out.weight.data = kept.clone()
             refused("parameter out.weight: has other memory", optimizer.step)
             model.out.weight.data = kept
+            gradient = model.out.weight.grad
+            model.out.weight.grad = gradient.to_sparse()
+            refused("parameter out.weight has sparse gradients: say sparse=False", optimizer.step)
+            model.out.weight.grad = gradient
         if WAY == "no_step" and step == 3:
             continue
         optimizer.step()
         refused("without a batch", optimizer.step)
     if WAY == "early":
-        break
+        sys.exit(1)
     if WAY == "second":
         for batch in loader:
             pass
+    if WAY != "break":
+        refused(f"a second loop over a tandem.DataLoader in epoch {epoch}; its batches are used "
+                "up", lambda: next(iter(tandem.DataLoader([(ids,)]))))
     for (batch,) in job.evaluate(loader, data="validation"):
         raise AssertionError("the job keeps no best model")
     for (batch,) in job.evaluate(loader):
@@ -168,5 +217,9 @@ for epoch in job.epochs():
         refused("once for each batch", job.score, label, label)
     if WAY == "own_metric":
         job.report(mine=.5)
+    if epoch == 1:
+        refused("a second loop over job.evaluate() in epoch 1", lambda: next(job.evaluate(loader)))
+refused("after the job has ended", lambda: next(job.evaluate(loader)))
+refused("by `for batch in job.evaluate(loader)`", lambda: next(iter(loader)))
 assert random.random() == random.Random(7).random(), "the script draws what reading has drawn from"
 print("all refused")

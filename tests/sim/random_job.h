@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "tests/sim/sim_job.h"
 #include "tools/sim/world.h"
@@ -115,6 +117,16 @@ inline SimJob RandomJob(Random* random) {
   job.algorithm = random->Bernoulli(0.5) ? "RING" : "DIRECT";
   job.slow_workers = RandomStepTime(job.workers, random);
   return job;
+}
+
+// WorldOptions::no_room: of every third run some of the first `writes`.
+inline std::set<int64_t> RandomFullDisk(uint64_t seed, uint64_t writes) {
+  Random random(HashCombine(seed, 91));
+  std::set<int64_t> full;
+  if (random.Uniform(3) > 0) return full;
+  const uint64_t count = 1 + random.Uniform(4);
+  while (full.size() < count) full.insert(static_cast<int64_t>(random.Uniform(writes)));
+  return full;
 }
 
 // One in three runs has a network without faults, so that what fails there is not their doing.

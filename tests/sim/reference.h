@@ -93,6 +93,7 @@ class Reference {
         : optimizer(*optim::NewRowOptimizer(config)), delay(its_delay) {}
     std::unique_ptr<optim::RowOptimizer> optimizer;
     int64_t delay;
+    int64_t steps = 0;  // of the optimizer
     std::unordered_map<uint64_t, RowState> rows;
     std::deque<Gradients> queue;
 
@@ -184,6 +185,7 @@ class Reference {
     for (; static_cast<int64_t>(table.queue.size()) > keep; table.queue.pop_front()) {
       const Gradients& step = table.queue.front();
       if (step.samples == 0) continue;
+      ++table.steps;
       for (const auto& [key, of_rank] : step.of_key) {
         std::vector<float> sum = of_rank.front();
         for (size_t r = 1; r < of_rank.size(); ++r) {
@@ -194,8 +196,8 @@ class Reference {
         float* const weights = row->weights.data();
         float* const slots = row->slots.data();
         table.optimizer->Apply(static_cast<int>(sum.size()),
-                               optim::FoldFactor(static_cast<double>(step.samples)), sum,
-                               {&weights, 1}, {&slots, 1});
+                               optim::FoldFactor(static_cast<double>(step.samples)), table.steps,
+                               sum, {&weights, 1}, {&slots, 1});
       }
     }
   }

@@ -610,8 +610,9 @@ TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
   const absl::Time now = absl::UnixEpoch();
   job::ResolvedJob other = plan;
   other.tables[kTable].extra_floats = 3;
+  uint64_t writer = 1001;
   const auto ask = [&](const job::ResolvedJob& by, StoreAction action) {
-    client::StoreCore core(by, EndpointId::Reader(1), 1001, buffers, Writer::Options());
+    client::StoreCore core(by, EndpointId::Reader(1), writer, buffers, Writer::Options());
     core.OnView(now, *map);
     const size_t width =
         static_cast<size_t>(by.tables[kTable].dim + by.tables[kTable].extra_floats);
@@ -652,6 +653,12 @@ TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
                 "the same job file?")));
   EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::OkStatus());
   EXPECT_EQ(ask(plan, StoreAction::kRead), absl::OkStatus());
+  shard->RefuseWrites("a full disk");
+  EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::OkStatus()) << "applied before";
+  ++writer;
+  EXPECT_EQ(ask(plan, StoreAction::kAssign),
+            absl::UnavailableError(absl::StrCat(
+                server.DebugString(), " takes no writes of table items now: a full disk")));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ SimJob RandomSyncRoundsJob(Random* random) {
 // In every third job rows come and go.
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
-  int moves = 0, breaks = 0, checkpoints = 0;
+  int moves = 0, breaks = 0, checkpoints = 0, full_disks = 0;
   uint64_t resent = 0, at_budget = 0;
   server::RowCounts rows;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
@@ -84,10 +84,12 @@ TEST(WorldTest, SurvivesAnything) {
     if (seed % 3 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
     AddBudget(seed, job, &options);
+    options.no_room = RandomFullDisk(seed, 40);
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
     rows.Merge(RowCountsOf(run.plan, *run.world));
     at_budget += WasAtBudget(run.plan, *run.world) ? 1 : 0;
+    full_disks += run.world->parts().context.full_disks;
     moves += run.world->moves();
     breaks += run.world->breaks();
     checkpoints += run.world->checkpoints();
@@ -97,6 +99,7 @@ TEST(WorldTest, SurvivesAnything) {
   EXPECT_GT(moves, static_cast<int>(count));  // else the faults were not there
   EXPECT_GT(breaks, static_cast<int>(count) / 10);
   EXPECT_GT(checkpoints, static_cast<int>(count) / 10);
+  EXPECT_GT(full_disks, static_cast<int>(count) / 20);
   EXPECT_GT(resent, count);
   EXPECT_GT(rows.admitted, count);
   EXPECT_GT(rows.refused, count);
@@ -239,6 +242,7 @@ TEST(WorldTest, AFullServerEndsTheJobWithALastCheckpoint) {
     options.network.drop = 0.02;
     options.moves_per_second = 10;
     options.row_bytes = 4 * server::PageArena::kPage;
+    options.no_room = RandomFullDisk(seed, 15);
     const job::ResolvedJob plan = job.Plan();
     const auto world = sim::World::New(plan, options);
     ASSERT_TRUE(world.ok()) << world.status();
@@ -276,6 +280,7 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
     for (int& batches : options.model.batches) batches *= longer;
     options.resume_dense = random.Bernoulli(0.5);
     if (job.patience >= 0) options.evaluate = true;
+    options.no_room = RandomFullDisk(seed, 40);
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
     const sim::QuorumJudge& quorum = run.world->quorum();
@@ -650,7 +655,7 @@ TEST(WorldTest, EveryRowIsInALineBeforeItsEvaluation) {
 // All workers end after the same epoch, whatever is lost on the way and whoever asks for
 // checkpoints meanwhile, and what they saved is the best.
 TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
-  int early = 0, checkpoints = 0;
+  int early = 0, checkpoints = 0, full_disks = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(300); ++seed) {
     Random random(HashCombine(seed, 77));
     SimJob job;
@@ -663,6 +668,7 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
     sim::WorldOptions options = RandomWorld(job, seed, &random);
     options.evaluate = true;
     options.checkpoint_at_end = random.Bernoulli(0.8);
+    options.no_room = RandomFullDisk(seed, 60);
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
     int best = 0, last = 0;
@@ -681,9 +687,11 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
     EXPECT_EQ(run.world->evaluations(), last) << "seed " << seed;
     early += last < job.epochs ? 1 : 0;
     checkpoints += run.world->checkpoints();
+    full_disks += run.world->parts().context.full_disks;
   }
   EXPECT_GT(early, 0);
   EXPECT_GT(checkpoints, 0);
+  EXPECT_GT(full_disks, 0);
 }
 
 // A checkpoint at any moment of a job that ends with updates that are held back.

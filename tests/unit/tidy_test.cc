@@ -177,6 +177,16 @@ TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
                });
 }
 
+// Without a handler, dump() throws at a text that is not UTF-8, such as the name of a file.
+TEST_F(TidyTest, JsonIsWrittenFromAnyText) {
+  ExpectNoLine("dump() without error_handler_t::replace",
+               [](const SourceFile& file, const std::string& line) {
+                 return !absl::StartsWith(file.path, "tests/") && file.Is(".cc") &&
+                        absl::StrContains(line, ".dump(") &&
+                        !absl::StrContains(line, "error_handler_t::replace");
+               });
+}
+
 size_t Indent(const std::string& line) { return line.find_first_not_of(' '); }
 
 // The number of lines of the function whose opening brace ends line `start`; 0 if it is none.

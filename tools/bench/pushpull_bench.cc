@@ -251,7 +251,7 @@ class Ours {
       }
       rows.Resize(keys.size() * static_cast<size_t>(options_.dim));
       // Gradients of 0 create the rows.
-      TANDEM_RETURN_IF_ERROR(store_.Push(keys, rows.span(), kScale));
+      TANDEM_RETURN_IF_ERROR(store_.Push(keys, rows.span(), kScale, kStep));
       TANDEM_RETURN_IF_ERROR(Push(keys, rows.span(), client::Client::Ids::kUnique).status());
     }
     return absl::OkStatus();
@@ -285,6 +285,7 @@ class Ours {
   // The shard multiplies the sum once by 1 / samples.
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
+  static constexpr int64_t kStep = 1;
 
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
@@ -502,7 +503,7 @@ class Comparison {
     server::RangeStore& store = ours_[0]->store();
     absl::Status pushed;
     const Beside beside = TimeBeside(1, [&](const auto& keys) {
-      pushed.Update(store.Push(keys, gradients_.span(), Ours::kScale));
+      pushed.Update(store.Push(keys, gradients_.span(), Ours::kScale, Ours::kStep));
     });
     TANDEM_RETURN_IF_ERROR(pushed);
     for (size_t i = 0; i < ours_.size(); ++i) {

@@ -249,7 +249,8 @@ class SpeedRun {
     batch_.Next();
     if (gather_first) TimeGather();
     absl::Status pushed;
-    push_.Time(batch_.keys.size(), [&] { pushed = store_.Push(batch_.keys, gradients_, 0.5f); });
+    push_.Time(batch_.keys.size(),
+               [&] { pushed = store_.Push(batch_.keys, gradients_, 0.5f, /*step=*/1); });
     if (!gather_first) TimeGather();
     for (const uint32_t row : batch_.rows) plain_.Update(store_, row);
     return pushed;

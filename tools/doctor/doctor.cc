@@ -160,6 +160,12 @@ Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
       absl::StrCat(Bytes(Clamp(all)), " needed (tables ", Bytes(needs.table_bytes), ", held back ",
                    Bytes(needs.held_bytes), ", programs ", Bytes(needs.process_bytes), "), ",
                    Bytes(host.memory_free_bytes), " free");
+  // The default of expected_rows is large, so it is the first thing to look at.
+  const std::string expected =
+      needs.largest_table.empty()
+          ? ""
+          : absl::StrCat("a more exact expected_rows (now ", needs.largest_rows, " of table ",
+                         needs.largest_table, "), ");
   const double rows_and_held = all - static_cast<double>(needs.process_bytes);
   const double of_servers = rows_and_held + static_cast<double>(needs.server_bytes);
   if (needs.servers_may_use > 0 && of_servers > static_cast<double>(needs.servers_may_use)) {
@@ -168,10 +174,10 @@ Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
         absl::StrCat(Bytes(Clamp(of_servers)), " needed by the servers here (tables ",
                      Bytes(needs.table_bytes), ", held back ", Bytes(needs.held_bytes),
                      "), cluster.memory_per_server allows ", Bytes(needs.servers_may_use)),
-        job::kWaysToFit);
+        absl::StrCat(expected, job::kWaysToFit));
   }
-  const char* const advice =
-      "more servers on other hosts, a smaller dim, or expected_rows as they will be";
+  const std::string advice =
+      absl::StrCat(expected, "more servers on other hosts, or a smaller dim");
   if (all > free) return Problem("memory", found, advice);
   if (all > kMostMemory * free) return Warning("memory", found, advice);
   return Ok("memory", found);
@@ -323,6 +329,9 @@ Finding ExamineAnswer(const PairFacts& pair) {
     case PairFacts::Answer::kGarbage:
       return Problem(kPair, absl::StrCat("not one of ours: ", pair.detail),
                      "another program has this port: check host and port");
+    case PairFacts::Answer::kNoDoctor:
+      return Problem(kPair, "no doctor answers there",
+                     absl::StrCat("start there: tandem doctor --listen ", to));
     case PairFacts::Answer::kUnreachable:
       return Problem(kPair, absl::StrCat("no connection: ", pair.detail),
                      "check name, route and that firewalls let TCP through in both directions");
@@ -360,6 +369,18 @@ Finding ExamineClock(const PairFacts& pair) {
   return Ok(kClock, found);
 }
 
+// The packages of the system are for its own interpreter alone.
+std::string HowToInstall(const PythonFact& python, const std::string& module) {
+  for (const PythonPart& part : python.parts) {
+    if (part.name != "python") continue;
+    const std::string program = part.place.substr(part.place.find(", ") + 2);
+    if (program != "/usr/bin/python3" && !absl::StartsWith(program, "/usr/bin/python3.")) {
+      return absl::StrCat(program, " -m pip install ", module);
+    }
+  }
+  return absl::StrCat("apt install python3-", module);
+}
+
 }  // namespace
 
 const char* SeverityName(Severity level) {
@@ -380,14 +401,20 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
       kLeastOfScheduler + servers * (kLeastOfServer + plan.shards_per_server()) +
       workers * (kLeastOfWorker + 2 * (std::max(1, cluster.threads_per_worker()) - 1));
   needs.startup_timeout_seconds = plan.job.limits().startup_timeout_seconds();
-  double rows = 0, checkpoint = 0;
+  double rows = 0, checkpoint = 0, largest = 0;
   for (const job::TablePlan& table : plan.tables) {
     const bool rowless = table.dense || (table.frozen && !loads);
     const double expected = rowless ? 0 : static_cast<double>(job::RowsExpected(table));
     const bool on_workers = table.placement != Table::SERVERS;
     const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
     const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
-    rows += expected * job::BytesOfRow(plan, table) * share * plan.CopiesOf(table);
+    const double bytes = expected * job::BytesOfRow(plan, table) * share * plan.CopiesOf(table);
+    rows += bytes;
+    if (bytes > largest) {
+      largest = bytes;
+      needs.largest_table = table.name;
+      needs.largest_rows = job::RowsExpected(table);
+    }
     checkpoint += expected * (job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t));
   }
   needs.table_bytes = Clamp(rows);
@@ -480,8 +507,12 @@ std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport tran
 std::vector<Finding> ExaminePython(const PythonFact& python) {
   constexpr absl::string_view kNoModule = "there is no module";
   if (!python.error.empty()) {
-    return {Problem("Python", absl::StrCat(python.interpreter, ": ", python.error),
-                    "apt install python3, or say in TANDEM_PYTHON which interpreter")};
+    const std::string advice =
+        python.error == kNoInterpreter
+            ? "apt install python3, or say in TANDEM_PYTHON which interpreter"
+            : absl::StrCat("the interpreter itself fails: see `", python.interpreter,
+                           " -c pass`, and whether PYTHONHOME is right");
+    return {Problem("Python", absl::StrCat(python.interpreter, ": ", python.error), advice)};
   }
   std::vector<Finding> findings;
   for (const PythonPart& part : python.parts) {
@@ -507,7 +538,7 @@ std::vector<Finding> ExaminePython(const PythonFact& python) {
     } else {
       findings.push_back(
           Problem(check, found,
-                  absl::StrCat("apt install python3-", part.name,
+                  absl::StrCat(HowToInstall(python, part.name),
                                ", or say in TANDEM_PYTHON which interpreter has it")));
     }
   }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/terminal.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "tools/doctor/doctor.h"
@@ -34,7 +35,7 @@ constexpr int kNarrow = 80, kWide = 100;
 
 ReportStyle StyleOfTerminal() {
   ReportStyle style;
-  if (isatty(STDOUT_FILENO) == 0) return style;
+  if (!CanRewriteLines()) return style;
   const char* const no_colour = std::getenv("NO_COLOR");
   style.colour = no_colour == nullptr || *no_colour == '\0';
   winsize size = {};
@@ -120,7 +121,7 @@ void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorRepor
     alive.push_back(peer);
   }
   for (const std::string& peer : alive) {
-    std::vector<std::string> others = flags.peers;
+    std::vector<std::string> others = alive;  // a doctor looks only at doctors for others
     others.erase(std::remove(others.begin(), others.end(), peer), others.end());
     if (!flags.listen.empty()) others.push_back(self.name);
     if (others.empty()) continue;

@@ -52,9 +52,11 @@ struct PythonPart {
   std::string error;  // empty: it is there
 };
 
+inline constexpr char kNoInterpreter[] = "not found";
+
 struct PythonFact {
   std::string interpreter;  // as it is called
-  std::string error;        // why it does not start
+  std::string error;        // why it does not start; kNoInterpreter: there is none
   bool timed_out = false;   // `error` says only that it took too long, as on a busy machine
   std::vector<PythonPart> parts;
 };
@@ -95,6 +97,8 @@ struct JobNeeds {
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
   uint64_t server_bytes = 0;     // the part of process_bytes that is of processes that serve rows
   uint64_t servers_may_use = 0;  // the limits of the servers together; 0: not set, or rows give way
+  std::string largest_table;     // the table that needs most of table_bytes
+  int64_t largest_rows = 0;      // expected_rows of largest_table
   uint64_t checkpoint_bytes = 0;  // of one checkpoint, all servers
   uint64_t files_of_process = 0;  // of the process that needs most
   uint64_t locked_bytes_of_process = 0;
@@ -121,10 +125,11 @@ struct PortFact {
 
 // One direction of a pair of hosts: the host that asked, and the result.
 struct PairFacts {
-  enum class Answer { kDoctor, kRole, kUnreachable, kRefused, kSilent, kGarbage };
+  enum class Answer { kDoctor, kRole, kUnreachable, kRefused, kSilent, kGarbage, kNoDoctor };
   std::string from, to;
   Answer answer = Answer::kUnreachable;
-  std::string detail;  // of any other answer than kDoctor
+  std::string detail;      // of any other answer than kDoctor
+  bool is_doctor = false;  // its first bytes are those of a doctor
 
   // kDoctor only.
   std::string version, job_hash;  // of the other side; job_hash empty: it has no job

@@ -253,7 +253,7 @@ fs::path NearestFolder(const std::string& path) {
 // Writes a small file to detect quotas and read-only mounts, and removes it.
 std::string TryToWrite(const fs::path& folder) {
   std::string name = (folder / ".tandem-doctor-XXXXXX").string();
-  const OwnedFd file(mkstemp(name.data()));
+  const OwnedFd file(mkostemp(name.data(), O_CLOEXEC));
   if (!file.valid()) return absl::StrCat("cannot be written: ", std::strerror(errno));
   unlink(name.c_str());
   const std::vector<char> bytes(size_t{64} << 10, 'x');

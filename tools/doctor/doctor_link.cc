@@ -73,6 +73,17 @@ absl::StatusOr<std::pair<std::string, std::string>> SplitHostPort(absl::string_v
 
 // ---- DoctorLink ----
 
+std::string DoctorLink::PeerHost() const {
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof peer;
+  auto* const at = reinterpret_cast<sockaddr*>(&peer);
+  char host[NI_MAXHOST] = "";
+  if (getpeername(socket_.get(), at, &size) == 0) {
+    (void)getnameinfo(at, size, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+  }
+  return host;
+}
+
 absl::StatusOr<DoctorLink> DoctorLink::Connect(const std::string& address, absl::Time deadline) {
   TANDEM_ASSIGN_OR_RETURN(const auto names, SplitHostPort(address));
   TANDEM_ASSIGN_OR_RETURN(const Addresses all, Resolve(names.first, names.second, 0));

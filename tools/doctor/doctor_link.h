@@ -38,6 +38,9 @@ class DoctorLink {
   static absl::StatusOr<DoctorLink> Connect(const std::string& address, absl::Time deadline);
   explicit DoctorLink(OwnedFd socket) : socket_(std::move(socket)) {}
 
+  // The number of the other host; empty: the connection has ended.
+  std::string PeerHost() const;
+
   // Returns the first bytes that arrive, between 1 and `most`. DEADLINE_EXCEEDED: no byte came in
   // time. UNAVAILABLE: the other side has closed the connection.
   absl::StatusOr<std::string> ReadSome(size_t most, absl::Time deadline);

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "node/transport_choice.h"
@@ -162,8 +163,34 @@ PairFacts::Answer WhoAnswers(DoctorLink* link, std::string* detail) {
   return PairFacts::Answer::kGarbage;
 }
 
-absl::Status Interview(const DoctorSelf& self, DoctorLink* link, int hosts, PairFacts* facts,
-                       HostReport* host) {
+// A doctor names the address of its endpoint, and this process connects there. INVALID_ARGUMENT:
+// the endpoint is on another host than the doctor.
+absl::Status CheckOnSameHost(const DoctorLink& link, const std::string& address) {
+  for (const absl::string_view way : absl::StrSplit(address, ' ', absl::SkipEmpty())) {
+    if (absl::StartsWith(way, "shm:")) continue;
+    if (!absl::StartsWith(way, "tcp://")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it names ", way, ", expected tcp://HOST:PORT"));
+    }
+    const std::string peer = link.PeerHost();
+    const std::vector<std::string> targets = transport::ResolveToConnect(std::string(way));
+    const bool same = std::any_of(targets.begin(), targets.end(), [&peer](const auto& target) {
+      return transport::SplitTcpAddress(target).host == peer;
+    });
+    if (!same) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it names ", way, ", and the doctor itself is at ", peer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The one who asks for a look at another doctor: this process's user, or somebody whom a listener
+// answers. Nobody may use a listener to reach, or to see, other ports of the hosts that it reaches.
+enum class AskedBy { kUser, kPeer };
+
+absl::Status Interview(const DoctorSelf& self, AskedBy by, DoctorLink* link, int hosts,
+                       PairFacts* facts, HostReport* host) {
   TANDEM_ASSIGN_OR_RETURN(
       const json said, link->Ask({{"ask", "host"}, {"hosts", hosts}}, MonotonicNow() + kHostBound));
   facts->version = TextOf(said, "version");
@@ -177,12 +204,15 @@ absl::Status Interview(const DoctorSelf& self, DoctorLink* link, int hosts, Pair
   }
   TANDEM_RETURN_IF_ERROR(CompareClocks(link, facts));
   if (facts->version != self.ours.version) return absl::OkStatus();  // frames may differ
-  const absl::Status way = TryWay(self, TextOf(said, "address"), facts);
+  const std::string address = TextOf(said, "address");
+  absl::Status way = by == AskedBy::kPeer ? CheckOnSameHost(*link, address) : absl::OkStatus();
+  if (way.ok()) way = TryWay(self, address, facts);
   facts->way_error = std::string(way.message());
   return absl::OkStatus();
 }
 
-PairFacts Look(const DoctorSelf& self, const std::string& to, int hosts, HostReport* host) {
+PairFacts Look(const DoctorSelf& self, AskedBy by, const std::string& to, int hosts,
+               HostReport* host) {
   PairFacts facts;
   facts.from = self.name;
   facts.to = to;
@@ -194,8 +224,9 @@ PairFacts Look(const DoctorSelf& self, const std::string& to, int hosts, HostRep
     return facts;
   }
   facts.answer = WhoAnswers(&*link, &facts.detail);
-  if (facts.answer != PairFacts::Answer::kDoctor) return facts;
-  const absl::Status went = Interview(self, &*link, hosts, &facts, host);
+  facts.is_doctor = facts.answer == PairFacts::Answer::kDoctor;
+  if (!facts.is_doctor) return facts;
+  const absl::Status went = Interview(self, by, &*link, hosts, &facts, host);
   if (!went.ok()) {
     facts.answer = absl::IsDeadlineExceeded(went) || absl::IsUnavailable(went)
                        ? PairFacts::Answer::kSilent
@@ -245,7 +276,7 @@ json ToJson(const PairReport& pair) {
 
 PairReport Probe(const DoctorSelf& self, const std::string& to, int hosts, HostReport* host) {
   PairReport report;
-  report.facts = Look(self, to, hosts, host);
+  report.facts = Look(self, AskedBy::kUser, to, hosts, host);
   report.findings = ExaminePair(self.ours, report.facts);
   return report;
 }
@@ -297,7 +328,13 @@ struct DoctorServer::State {
     if (peers != question.end() && peers->is_array()) {
       for (const json& peer : *peers) {
         if (!peer.is_string() || pairs.size() >= kMostDoctorPeers || stop) break;
-        pairs.push_back(ToJson(Probe(me, peer.get<std::string>(), 1, nullptr)));
+        PairReport pair;
+        pair.facts = Look(me, AskedBy::kPeer, peer.get<std::string>(), 1, nullptr);
+        if (!pair.facts.is_doctor && pair.facts.answer != PairFacts::Answer::kUnreachable) {
+          pair.facts.answer = PairFacts::Answer::kNoDoctor;
+        }
+        pair.findings = ExaminePair(me.ours, pair.facts);
+        pairs.push_back(ToJson(pair));
       }
     }
     return {{"pairs", pairs}};

@@ -69,7 +69,7 @@ std::string WhyItFailed(int status, const std::string& last) {
     return absl::StrCat("no answer within ", kProbeSeconds, " s");
   }
   const bool started = !absl::StartsWith(last, "timeout: ");
-  if (status == kNotFound && !started) return "not found";
+  if (status == kNotFound && !started) return kNoInterpreter;
   if (!started) return last.substr(last.rfind(": ") + 2);
   return last.empty() ? absl::StrCat("exit status ", status, ", and no output") : last;
 }

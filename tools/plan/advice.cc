@@ -173,8 +173,8 @@ void WarnOfMemory(const job::ResolvedJob& plan, const Facts& facts, std::vector<
     }
     bytes += table.rows * table.bytes_a_row / plan.server_processes();
   }
-  const auto kept =
-      static_cast<double>(job::EndingBytes(plan, static_cast<int64_t>(limit), /*saves=*/true));
+  const auto kept = static_cast<double>(
+      job::ReserveOf(plan, static_cast<int64_t>(limit), /*saves=*/true).total());
   if (bytes + kept <= limit) return;
   out->push_back(absl::StrFormat(
       "cluster.memory_per_server allows %.0f bytes, and a server needs %.0f for rows and held "

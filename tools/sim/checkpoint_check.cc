@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/no_room.h"
 #include "base/status_macros.h"
 #include "server/shard_checkpoint.h"
 #include "worker/dense/dense_parameters.h"
@@ -18,11 +19,25 @@ absl::StatusOr<server::RangeImage> Decode(const std::string& bytes) {
 
 }  // namespace
 
+absl::Status CheckpointCheck::HasRoom() {
+  if (context_.options.no_room.count(writes_++) == 0) return absl::OkStatus();
+  ++context_.full_disks;
+  context_.Log("the disk is full");
+  return NoRoomError("the disk is full");
+}
+
+void CheckpointCheck::Abandon(const std::string& folder) {
+  checkpoints_under_way_.erase(folder);
+  dense_values_.erase(folder);
+  if (context_.options.files != nullptr) context_.options.files->Abandon(folder);
+}
+
 absl::Status CheckpointCheck::Add(const std::string& folder, const std::string& file,
                                   const std::string& bytes) {
+  TANDEM_RETURN_IF_ERROR(HasRoom());
   TANDEM_ASSIGN_OR_RETURN(server::RangeImage image, Decode(bytes));
   if (context_.options.files != nullptr) {
-    TANDEM_RETURN_IF_ERROR(context_.options.files->WriteRange(folder, file, bytes));
+    TANDEM_RETURN_IF_ERROR(context_.options.files->WriteRange(folder, image, bytes));
   }
   if (checkpoints_under_way_[folder].emplace(file, std::move(image)).second)
     return absl::OkStatus();
@@ -31,6 +46,7 @@ absl::Status CheckpointCheck::Add(const std::string& folder, const std::string& 
 
 absl::Status CheckpointCheck::AddDense(const std::string& folder, int64_t count,
                                        const std::string& bytes) {
+  TANDEM_RETURN_IF_ERROR(HasRoom());
   TANDEM_ASSIGN_OR_RETURN(
       const auto dense, worker::DenseParameters::New(context_.plan.job.dense().optimizer(), count));
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, Decode(bytes));
@@ -59,6 +75,7 @@ void CheckpointCheck::Commit(const std::string& folder, const RangeMap& ranges, 
   RunRecord run;
   if (!run.ParseFromString(record)) context_.Fail(absl::StrCat(folder, ": bad run record"));
   CheckCut(files, run);
+  CheckCounts(folder, run);
   if (context_.judge == nullptr) return;
   CheckRows(files);
   const auto dense = dense_values_.find(folder);
@@ -79,6 +96,26 @@ void CheckpointCheck::CheckCut(const Files& files, const RunRecord& record) {
       context_.Fail(absl::StrCat(file, " has worker ", rank, " at step ", admitted,
                                  ", its position is ", want));
     }
+  }
+}
+
+// Checks that the reports of the shards are those of the mark. Such reports count all updates that
+// the workers have sent before the mark, and no later ones.
+void CheckpointCheck::CheckCounts(const std::string& folder, const RunRecord& record) {
+  for (const job::TablePlan& table : context_.plan.tables) {
+    if (PolicyOf(table.name).store) continue;
+    uint64_t sent = 0, arrived = 0;
+    for (const Progress& worker : record.worker()) {
+      if (static_cast<int>(table.id) < worker.updates_size()) {
+        sent += worker.updates(static_cast<int>(table.id));
+      }
+    }
+    for (const TableReport& report : record.table()) {
+      if (report.table() == table.name) arrived += report.sent();
+    }
+    if (sent == arrived) continue;
+    context_.Fail(absl::StrCat(folder, ": of table ", table.name, " the workers have sent ", sent,
+                               " updates, ", arrived, " have arrived"));
   }
 }
 
@@ -135,17 +172,23 @@ void CheckpointCheck::CheckHeldBack(const Files& files) {
 }
 
 // Checks that all ranges are at the same steps, and the ranges of a table at the same version.
-// Versions may differ if batches or dropped late updates change them.
+// Versions may differ if batches or dropped late updates change them. The ranges of a table that
+// close the same steps also have the same stamp.
 void CheckpointCheck::CheckSteps(const Files& files) {
   if (files.empty()) return;
   const auto& [first_file, first] = *files.begin();
-  std::map<std::string, int64_t> versions;  // by table
+  std::map<std::string, int64_t> versions, stamps;  // by table
   for (const auto& [file, image] : files) {
     const policies::Properties& policy = PolicyOf(image.table);
     const int64_t version = versions.emplace(image.table, image.progress.version).first->second;
     if (version != image.progress.version && policy.batch == 0 && !policy.skips) {
       context_.Fail(absl::StrCat(file, " is at version ", image.progress.version,
                                  ", another of its table at ", version));
+    }
+    const int64_t stamp = stamps.emplace(image.table, image.stamp).first->second;
+    if (stamp != image.stamp && policy.holds && policy.batch == 0 && !policy.skips) {
+      context_.Fail(
+          absl::StrCat(file, " has stamp ", image.stamp, ", another of its table ", stamp));
     }
     for (size_t rank = 0; rank < image.progress.workers.size(); ++rank) {
       const int64_t step = image.progress.workers[rank].admitted;

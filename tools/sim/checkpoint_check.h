@@ -25,6 +25,9 @@ class CheckpointCheck {
   // `context` must outlive this.
   explicit CheckpointCheck(SimContext& context) : context_(context) {}
 
+  // Call it before each file and each commit. An error with the mark of base/no_room.h: the disk is
+  // full (WorldOptions::no_room).
+  absl::Status HasRoom();
   // A server has written a range of a checkpoint.
   absl::Status Add(const std::string& folder, const std::string& file, const std::string& bytes);
   // Rank 0 has written the file of `count` dense parameters.
@@ -32,6 +35,9 @@ class CheckpointCheck {
   // All files of a checkpoint are written. `step` and `record` are as in CommitCheckpointTask.
   void Commit(const std::string& folder, const RangeMap& ranges, int64_t step,
               const std::string& record);
+
+  // The checkpoint has failed, and its folder is removed.
+  void Abandon(const std::string& folder);
 
   int checkpoints() const { return checkpoints_; }  // committed
 
@@ -41,12 +47,14 @@ class CheckpointCheck {
   void CheckHeldBack(const Files& files);
   void CheckSteps(const Files& files);
   void CheckCut(const Files& files, const RunRecord& record);
+  void CheckCounts(const std::string& folder, const RunRecord& record);
   void CheckRows(const Files& files);
 
   SimContext& context_;
   std::map<std::string, Files> checkpoints_under_way_;      // by folder
   std::map<std::string, std::vector<float>> dense_values_;  // by folder
   int checkpoints_ = 0;
+  int64_t writes_ = 0;
 };
 
 }  // namespace tandem::sim

@@ -8,13 +8,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/range_file.h"
 
 namespace tandem::sim {
 
 class CheckpointFiles {
  public:
   virtual ~CheckpointFiles() = default;
-  virtual absl::Status WriteRange(const std::string& folder, const std::string& file,
+  // `bytes`: the range file with the contents of `image`.
+  virtual absl::Status WriteRange(const std::string& folder, const server::RangeImage& image,
                                   const std::string& bytes) = 0;
   virtual absl::Status WriteDense(const std::string& folder, const std::string& bytes) = 0;
   // The state that only worker `rank` has: of its dense replica, and of its module. Empty:
@@ -25,6 +27,8 @@ class CheckpointFiles {
   // `record`: RunRecord.
   virtual absl::Status Commit(const std::string& folder, int64_t step, bool best,
                               const std::string& record) = 0;
+  // The checkpoint has failed: its files are removed.
+  virtual void Abandon(const std::string& folder) = 0;
 };
 
 }  // namespace tandem::sim

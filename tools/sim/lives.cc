@@ -91,10 +91,10 @@ absl::Status Lives::BeginAttempt() {
   for (size_t rank = 0; rank < reached.size(); ++rank) {
     steps_again_ += reached[rank] - first_steps_[rank];
   }
-  disk_.Begin(Plan(), attempt_,
-              options.resume.has_value()
-                  ? std::filesystem::path(options.resume->folder).filename().string()
-                  : "");
+  TANDEM_RETURN_IF_ERROR(disk_.Begin(
+      Plan(), attempt_,
+      options.resume.has_value() ? std::filesystem::path(options.resume->folder).filename().string()
+                                 : ""));
   TANDEM_ASSIGN_OR_RETURN(world_, World::New(Plan(), options));
   return absl::OkStatus();
 }
@@ -102,7 +102,7 @@ absl::Status Lives::BeginAttempt() {
 // Finds the checkpoint as `tandem run --resume` does.
 absl::Status Lives::Resume(WorldOptions* options) {
   std::string damaged;
-  const auto saved = server::CheckpointReader::OpenNewest(disk_.folder(), /*run=*/0, &damaged);
+  const auto saved = server::CheckpointReader::OpenNewest(disk_.folder(), /*run=*/0, {}, &damaged);
   absl::optional<SimDisk::Newest> found;
   if (saved.ok()) found = {saved->manifest().attempt, saved->manifest().step};
   if (found != disk_.newest()) {

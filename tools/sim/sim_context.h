@@ -48,6 +48,7 @@ struct SimContext {
   HeapBufferSource buffers;
   Judge* judge = nullptr;  // of the toy model; null with another runner
   absl::Status failure;
+  int full_disks = 0;  // errors of CheckpointCheck::HasRoom
 };
 
 // The time between two heartbeats of a process.

@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "server/checkpoint_directory.h"
 
 namespace tandem::sim {
 namespace {
@@ -15,6 +14,25 @@ namespace fs = std::filesystem;
 absl::Status Died() { return absl::AbortedError("the process died while it wrote"); }
 
 }  // namespace
+
+absl::Status SimDisk::Begin(const job::ResolvedJob& plan, int64_t attempt,
+                            const std::string& resumed_from) {
+  plan_ = &plan;
+  segments_.clear();
+  attempt_ = attempt;
+  resumed_from_ = resumed_from;
+  TANDEM_RETURN_IF_ERROR(server::BeginAttempt(folder_, Head()));
+  // The simulator resumes only from checkpoints that it has read.
+  return resumed_from_.empty() ? absl::OkStatus() : server::AdoptCheckpoint(folder_, Head());
+}
+
+server::CheckpointHead SimDisk::Head() const {
+  server::CheckpointHead head;
+  head.attempt = attempt_;
+  head.keep = plan_->job.checkpoint().keep();
+  head.resumed_from = resumed_from_;
+  return head;
+}
 
 void SimDisk::DieAt(Moment moment, int64_t number, std::function<void()> die) {
   moment_ = moment;
@@ -32,7 +50,7 @@ bool SimDisk::DiesAt(Moment moment) {
   return true;
 }
 
-// A file is written under another name first (WriteFileAtomically), so that is what remains.
+// A file is written under another name first (NewFile), so that is what remains.
 absl::Status SimDisk::Torn(const std::string& folder, const std::string& file,
                            const std::string& bytes) {
   TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
@@ -46,7 +64,7 @@ absl::Status SimDisk::Damage(const std::string& folder, bool flips) {
   fs::path largest;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string extension = entry.path().extension().string();
-    if (extension != ".range" && extension != ".part") continue;
+    if (extension != ".segment" && extension != ".part") continue;
     if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
   }
   TANDEM_ASSIGN_OR_RETURN(std::string bytes, ReadWholeFile(largest.string()));
@@ -58,11 +76,15 @@ absl::Status SimDisk::Damage(const std::string& folder, bool flips) {
   return WriteFileAtomically(largest.string(), bytes);
 }
 
-absl::Status SimDisk::WriteRange(const std::string& folder, const std::string& file,
+// All servers write to one segment.
+absl::Status SimDisk::WriteRange(const std::string& folder, const server::RangeImage& image,
                                  const std::string& bytes) {
-  if (DiesAt(Moment::kFile)) return Torn(In(folder), file, bytes);
-  TANDEM_RETURN_IF_ERROR(MakeFolder(In(folder)));
-  return WriteFileAtomically(In(folder) + "/" + file, bytes);
+  if (DiesAt(Moment::kFile)) return Torn(In(folder), "torn.segment", bytes);
+  std::unique_ptr<server::SegmentWriter>& segments = segments_[folder];
+  if (segments == nullptr) {
+    segments = std::make_unique<server::SegmentWriter>(In(folder), "servers");
+  }
+  return segments->Add(image, image.keys.size(), [&](const ByteSink& sink) { return sink(bytes); });
 }
 
 absl::Status SimDisk::WriteDense(const std::string& folder, const std::string& bytes) {
@@ -79,6 +101,9 @@ absl::Status SimDisk::WriteWorker(const std::string& folder, int rank, const std
 
 absl::Status SimDisk::Commit(const std::string& folder, int64_t step, bool best,
                              const std::string& record) {
+  if (const auto segments = segments_.extract(folder); !segments.empty()) {
+    TANDEM_RETURN_IF_ERROR(segments.mapped()->Finish());
+  }
   if (DiesAt(Moment::kBeforeManifest)) return Died();
   const bool dies = DiesAt(Moment::kBeforeLatest);
   const bool flips = DiesAt(Moment::kFlip), tears = DiesAt(Moment::kAfterCommit) || flips;
@@ -87,12 +112,8 @@ absl::Status SimDisk::Commit(const std::string& folder, int64_t step, bool best,
     fs::remove_all(before);
     fs::copy(folder_, before, fs::copy_options::recursive);
   }
-  server::CheckpointHead head;
-  head.run = 0;
-  head.attempt = attempt_;
+  server::CheckpointHead head = Head();
   head.step = step;
-  head.keep = plan_->job.checkpoint().keep();
-  head.resumed_from = resumed_from_;
   head.best = best;
   head.record = record;
   TANDEM_RETURN_IF_ERROR(server::CommitCheckpoint(In(folder), *plan_, head, /*dense=*/{}));

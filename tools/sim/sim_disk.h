@@ -8,11 +8,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "job/job.h"
+#include "server/checkpoint_directory.h"
+#include "server/segment_file.h"
 #include "tools/sim/checkpoint_files.h"
 
 namespace tandem::sim {
@@ -32,11 +36,8 @@ class SimDisk final : public CheckpointFiles {
 
   // An attempt begins. `resumed_from`: its checkpoint, a folder without its path (empty: none).
   // `plan` must outlive the attempt.
-  void Begin(const job::ResolvedJob& plan, int64_t attempt, const std::string& resumed_from) {
-    plan_ = &plan;
-    attempt_ = attempt;
-    resumed_from_ = resumed_from;
-  }
+  absl::Status Begin(const job::ResolvedJob& plan, int64_t attempt,
+                     const std::string& resumed_from);
   // The process that writes dies at this moment of write (or commit) number `number`, from 0.
   // `die` is called once. An earlier call is forgotten.
   void DieAt(Moment moment, int64_t number, std::function<void()> die);
@@ -52,15 +53,20 @@ class SimDisk final : public CheckpointFiles {
   bool damaged() const { return damaged_; }
   const std::string& folder() const { return folder_; }
 
-  absl::Status WriteRange(const std::string& folder, const std::string& file,
+  absl::Status WriteRange(const std::string& folder, const server::RangeImage& image,
                           const std::string& bytes) override;
   absl::Status WriteDense(const std::string& folder, const std::string& bytes) override;
   absl::Status WriteWorker(const std::string& folder, int rank, const std::string& state,
                            const std::string& program) override;
   absl::Status Commit(const std::string& folder, int64_t step, bool best,
                       const std::string& record) override;
+  void Abandon(const std::string& folder) override {
+    segments_.erase(folder);
+    server::AbandonCheckpoint(In(folder));
+  }
 
  private:
+  server::CheckpointHead Head() const;
   std::string In(const std::string& folder) const;
   bool DiesAt(Moment moment);
   absl::Status Torn(const std::string& folder, const std::string& file, const std::string& bytes);
@@ -70,6 +76,7 @@ class SimDisk final : public CheckpointFiles {
   const std::string folder_;
   int64_t attempt_ = 0;
   std::string resumed_from_;
+  std::map<std::string, std::unique_ptr<server::SegmentWriter>> segments_;  // by folder
   absl::optional<Newest> newest_;
   bool damaged_ = false;
   Moment moment_ = Moment::kFile;

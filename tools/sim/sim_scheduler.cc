@@ -262,26 +262,25 @@ void SimScheduler::HoldBack(EndpointId process, bool up, absl::Duration length) 
 
 // ---- accidents --------------------------------------------------------------------------------
 
-// Breaks the connection of a worker at random times. Not before the job has begun, and not after
-// the stop command, because connections then close. Not while the worker is away after an earlier
+// Breaks the connection of a process at random times. Not before the job has begun, and not after
+// the stop command, because connections then close. Not while the process is away after an earlier
 // break, because both breaks together could be too long.
 void SimScheduler::BreakSomeConnection() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.breaks_per_second);
   context_.processes.After(EndpointId::Scheduler(), wait, [this] {
     if (core_.done() || stopping_) return;
-    const int rank =
-        static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(context_.plan.workers())));
-    const EndpointId worker = EndpointId::Worker(rank);
-    Connection& connection = connections_[NodeOf(worker)];
-    const bool there = context_.processes.alive(worker) && !connection.away;
-    if (core_.view().number() > 0 && there) Break(worker, &connection);
+    Connection& connection = connections_[context_.random.Uniform(connections_.size())];
+    const EndpointId node = EndpointOf(connection.number % connections_.size());
+    const bool there = context_.processes.alive(node) && !connection.away;
+    if (core_.view().number() > 0 && there) Break(node, &connection);
     BreakSomeConnection();
   });
 }
 
-void SimScheduler::Break(EndpointId worker, Connection* connection) {
-  context_.Log(absl::StrCat("worker ", worker.index, " loses its link to the scheduler"));
+void SimScheduler::Break(EndpointId node, Connection* connection) {
+  context_.Log(absl::StrCat(node.role == Role::kServer ? "server " : "worker ", node.index,
+                            " loses its link to the scheduler"));
   scheduler::SchedulerEvent event;
   event.kind = scheduler::SchedulerEvent::Kind::kLost;
   event.connection = connection->number;
@@ -291,9 +290,9 @@ void SimScheduler::Break(EndpointId worker, Connection* connection) {
   ++breaks_;
   Step(event);
   const absl::Duration length = context_.options.break_length * context_.random.Exponential();
-  context_.processes.After(worker, std::min(length, kLongestBreak), [this, worker, connection] {
+  context_.processes.After(node, std::min(length, kLongestBreak), [this, node, connection] {
     connection->broken = false;
-    Register(worker);
+    Register(node);
   });
 }
 

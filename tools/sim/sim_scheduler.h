@@ -1,7 +1,7 @@
 // The scheduler of a simulated world, and one connection to it from each process. Connections
 // neither lose nor reorder messages, with one exception: entries into barriers and releases from
-// them may be dropped, because their senders repeat them. Connections of workers may break:
-// messages in flight are lost, and the worker registers again on a new connection. A process that
+// them may be dropped, because their senders repeat them. Connections may break: messages in flight
+// are lost, and the process registers again on a new connection. A process that
 // hears of the job's failure leaves. This class also moves ranges at random, and starts new
 // processes in the places of dead workers. A worker that was only silent is killed first. Its
 // messages that are late arrive after those of the new process.
@@ -88,7 +88,7 @@ class SimScheduler {
   void StartAgain(const scheduler::SchedulerNotice& notice);
   void Deliver(size_t node, const Control& control);
   void BreakSomeConnection();
-  void Break(EndpointId worker, Connection* connection);
+  void Break(EndpointId node, Connection* connection);
   void MoveSomeRange();
   void RequestCheckpoints();
 

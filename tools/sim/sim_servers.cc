@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/no_room.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
 #include "scheduler/deal_ranges.h"
@@ -164,12 +165,17 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
   switch (task.kind) {
     case server::ShardTask::Kind::kMark:
       shard(id).checkpoint = std::make_unique<server::ShardCheckpoint>(&core);
+      shard(id).result = absl::OkStatus();
       return ContinueCheckpoint(id, task);
     case server::ShardTask::Kind::kCheckpoint:
       if (shard(id).checkpoint != nullptr) {
         shard(id).written = task.id;
         return;
       }
+      done = shard(id).result;
+      break;
+    case server::ShardTask::Kind::kRefuseWrites:
+      core.RefuseWrites(task.reason);
       break;
     case server::ShardTask::Kind::kView:
       context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
@@ -219,7 +225,8 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
       const absl::Status added =
           checkpoints_.Add(mark.path, file->name, std::move(*file->copy).Encode());
       if (!context_.processes.alive(id)) return;  // it has died while it wrote
-      if (!added.ok()) return context_.Fail(added.ToString());
+      if (!added.ok() && !IsNoRoom(added)) return context_.Fail(added.ToString());
+      shard(id).result = added;
     }
     CheckMemory(id.index);
   } else if (checkpoint->MayMark()) {
@@ -230,11 +237,11 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
     AfterServer(id.index);
     DoTasks(id);
   }
-  if (checkpoint->done()) {
+  if (checkpoint->done() || !shard(id).result.ok()) {
     checkpoint.reset();
     const uint64_t written = std::exchange(shard(id).written, 0);
     if (written == 0) return;
-    servers_[static_cast<size_t>(id.index)].core->OnShardDone(written, absl::OkStatus(), nullptr,
+    servers_[static_cast<size_t>(id.index)].core->OnShardDone(written, shard(id).result, nullptr,
                                                               &server_effects_);
     return AfterServer(id.index);
   }

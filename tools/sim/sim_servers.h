@@ -78,6 +78,7 @@ class SimServers {
     std::deque<server::ShardTask> tasks;                  // arrived, but not done
     std::unique_ptr<server::ShardCheckpoint> checkpoint;  // the current checkpoint; or null
     uint64_t written = 0;  // the task that waits for its files; 0: none
+    absl::Status result;   // the last checkpoint's
   };
   struct Server {
     std::unique_ptr<server::ServerCore> core;

@@ -390,16 +390,27 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
             return ResumeDense(t.checkpoint);
           },
           [&](const worker::WriteDenseTask& t) {
-            gathered_[t.checkpoint].file = t.bytes;
-            TANDEM_RETURN_IF_ERROR(ResumeDense(t.checkpoint));
+            // A further try for want of room writes what was gathered before.
+            if (gathered_[t.checkpoint].workers > 0) {
+              gathered_[t.checkpoint].file = t.bytes;
+              TANDEM_RETURN_IF_ERROR(ResumeDense(t.checkpoint));
+            }
             return checkpoints_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },
           [&](const worker::CopyWorkerTask& t) { return CopyWorker(rank, t); },
           [&](const worker::WriteWorkerTask& t) {
+            TANDEM_RETURN_IF_ERROR(checkpoints_.HasRoom());
             return context_.options.files->WriteWorker(*t.directory, rank, *t.state, *t.program);
           },
-          [&](const worker::AbandonCheckpointTask&) { return absl::OkStatus(); },
+          [&](const worker::AbandonCheckpointTask& t) {
+            checkpoints_.Abandon(*t.directory);
+            return absl::OkStatus();
+          },
           [&](const worker::CommitCheckpointTask& t) {
+            if (absl::Status room = checkpoints_.HasRoom(); !room.ok()) {
+              checkpoints_.Abandon(*t.directory);
+              return room;
+            }
             checkpoints_.Commit(*t.directory, *servers_.ranges(), t.step, *t.record);
             CheckpointFiles* const files = context_.options.files;
             if (files == nullptr) return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,11 +57,13 @@ struct WorldOptions {
   bool control_jitter = true;
   double moves_per_second = 0;                            // of ranges, to random shards
   double barrier_drop = 0;                                // of entries and releases
-  double breaks_per_second = 0;                           // of workers' links to the scheduler
+  double breaks_per_second = 0;                           // breaks of links to the scheduler
   absl::Duration break_length = absl::Milliseconds(200);  // mean
   // times at which to request a checkpoint
   std::vector<absl::Duration> checkpoints;
   bool checkpoint_at_end = false;
+  // The disk is full at these writes of files of checkpoints and at these commits, from 0.
+  std::set<int64_t> no_room;
   // With a quorum: in each checkpoint the dense part of all workers is killed and resumes from its
   // saved state, unless another checkpoint or the end of an epoch runs at the same time.
   bool resume_dense = false;

@@ -118,13 +118,18 @@ bool IsAmount(absl::string_view column) {
          column == "rows" || absl::EndsWith(column, "training_speed") || column == "twin.ratio" ||
          absl::EndsWith(column, ".speed") || absl::EndsWith(column, "step_seconds") ||
          column == "model.ratio" || absl::StartsWith(column, "to_target.") ||
-         absl::StartsWith(column, "bytes_per_sample.");
+         absl::EndsWith(column, "age_mean") || absl::StartsWith(column, "bytes_per_sample.");
 }
 
 Spread SpreadOfColumn(const std::string& column, const std::vector<double>& numbers) {
   const bool positive =
       std::all_of(numbers.begin(), numbers.end(), [](double number) { return number > 0; });
-  return IsAmount(column) && positive ? SpreadOfPositive(numbers) : SpreadOf(numbers);
+  if (IsAmount(column) && positive) return SpreadOfPositive(numbers);
+  Spread spread = SpreadOf(numbers);
+  if (IsAmount(column) || absl::StartsWith(column, "staleness.")) {
+    spread.low = std::max(spread.low, 0.0);
+  }
+  return spread;
 }
 
 void Count(Group* group) {
@@ -174,9 +179,9 @@ const Group* FindGroup(const std::vector<Group>& groups, const std::string& vari
 }
 
 // Compares two groups in one measure. The order of the steps decides what may be claimed. First,
-// only seeds with a usable run in both groups are paired, so that the effect of a seed cancels.
-// Then a comparison in which some runs missed the target ends without a verdict. Last, a verdict is
-// given only if the interval of the effect excludes "no effect".
+// only seeds that came to an end in both groups are paired, so that the effect of a seed cancels.
+// Then a comparison in which some runs diverged or missed the target ends without a verdict. Last,
+// a verdict is given only if the interval of the effect excludes "no effect".
 Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   Comparison comparison;
   comparison.variation = a.variation;
@@ -185,17 +190,16 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   comparison.against_part = b.part;
   comparison.measure = measure;
   const bool to_target = absl::StartsWith(measure.column, "to_target.");
-  // A diverged run never reached the target, so it counts for times to the target. In other
-  // measures it does not count.
-  const auto has_say = [to_target](const StudyRun& run) {
-    return run.counts() || (to_target && run.state == RunState::kDiverged);
-  };
+  const auto diverged = [](const StudyRun& run) { return run.state == RunState::kDiverged; };
+  const auto has_say = [&](const StudyRun& run) { return run.counts() || diverged(run); };
   std::vector<double> of_a, of_b;
   for (const StudyRun& run : a.runs) {
     for (const StudyRun& other : b.runs) {
       if (run.seed != other.seed || !has_say(run) || !has_say(other)) continue;
       const auto x = run.Number(measure.column), y = other.Number(measure.column);
       ++comparison.paired;
+      comparison.diverged += !to_target && diverged(run);
+      comparison.against_diverged += !to_target && diverged(other);
       comparison.reached += x.has_value();
       comparison.against_reached += y.has_value();
       if (!x.has_value() || !y.has_value()) continue;
@@ -205,8 +209,8 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
     }
   }
   if (!to_target) comparison.reached = comparison.against_reached = comparison.paired;
-  // Only the faster seeds reached the target, so their mean would be misleading.
-  if (comparison.censored()) return comparison;
+  // The runs that reached the target or did not diverge are a biased sample.
+  if (comparison.lost() || comparison.censored()) return comparison;
   comparison.effect = measure.as_ratio ? RatioOf(of_a, of_b) : DifferenceOf(of_a, of_b);
   if (comparison.effect.resolved) {
     const bool higher = comparison.effect.mean > (measure.as_ratio ? 1 : 0);
@@ -284,6 +288,14 @@ std::string ShortFactor(double factor) {
   return text;
 }
 
+// How large a difference may be that the interval of the effect does not exclude, as a difference
+// or as a factor above 1.
+double Room(const Comparison& comparison) {
+  const Effect& effect = comparison.effect;
+  return comparison.measure.as_ratio ? std::max(effect.high, 1 / effect.low)
+                                     : std::max(effect.high, -effect.low);
+}
+
 // Joins names for a sentence: "a", "a and b", "a, b and c".
 std::string List(const std::vector<std::string>& names) {
   if (names.size() < 2) return names.empty() ? "" : names[0];
@@ -315,13 +327,14 @@ struct Answer {
 };
 
 // The sentence part about one measure, for the variations that are compared with `against`: "ASP is
-// lower by 0.01 (...), SSP is not resolved". Variations are sorted by what can be said of them: a
-// variation whose runs all diverged has no effect to report, then come comparisons without paired
-// seeds, then resolved effects, and last the two kinds of unresolved effects. Only "resolved"
-// claims an order.
+// lower by 0.01 (...), no difference is seen for SSP; if there is one, it is below 0.002 AUC".
+// Variations are sorted by what can be said of them: a variation whose runs all diverged has no
+// effect to report, then come variations of which some did, comparisons without paired seeds,
+// resolved effects, and last the two kinds of unresolved effects. Only "resolved" claims an order.
 std::string Clause(const Answer& answer, const Metric& measure, const std::string& among,
                    const std::string& against) {
-  std::vector<std::string> resolved, open, unknown, diverged, same;
+  std::vector<std::string> resolved, open, few, unknown, diverged, lost, same;
+  const Comparison* widest = nullptr;  // the interval of `open` that leaves room for the most
   for (const Comparison& comparison : answer.comparisons) {
     if (comparison.part != answer.part || comparison.measure.name != measure.name ||
         comparison.against != against) {
@@ -331,6 +344,8 @@ std::string Clause(const Answer& answer, const Metric& measure, const std::strin
     const Group* const group = FindGroup(answer.groups, comparison.variation, answer.part);
     if (group != nullptr && group->complete == 0 && group->diverged > 0) {
       diverged.push_back(name);
+    } else if (comparison.lost()) {
+      lost.push_back(absl::StrCat(name, " has ", comparison.Words()));
     } else if (comparison.effect.seeds == 0) {
       unknown.push_back(name);
     } else if (comparison.verdict != 0) {
@@ -339,8 +354,11 @@ std::string Clause(const Answer& answer, const Metric& measure, const std::strin
           absl::StrCat(name, " is ", answer.brief ? words.substr(0, words.find(" (")) : words));
     } else if (comparison.same()) {
       same.push_back(name);
-    } else {
+    } else if (comparison.effect.low < comparison.effect.high) {
       open.push_back(name);
+      if (widest == nullptr || Room(comparison) > Room(*widest)) widest = &comparison;
+    } else {
+      few.push_back(name);
     }
   }
   std::vector<std::string> parts;
@@ -350,8 +368,15 @@ std::string Clause(const Answer& answer, const Metric& measure, const std::strin
                                  " no difference, in any seed"));
   }
   if (!open.empty()) {
-    parts.push_back(absl::StrCat(List(open), open.size() == 1 ? " is" : " are", " not resolved"));
+    parts.push_back(
+        absl::StrCat("no difference is seen for ", List(open), "; if there is one, it is below ",
+                     measure.as_ratio ? absl::StrCat("a factor of ", ShortFactor(Room(*widest)))
+                                      : absl::StrCat(Short(Room(*widest)), " ", measure.label)));
   }
+  if (!few.empty()) {
+    parts.push_back(absl::StrCat(List(few), few.size() == 1 ? " has" : " have", " too few seeds"));
+  }
+  if (!lost.empty()) parts.push_back(absl::StrJoin(lost, ", "));
   if (!diverged.empty()) parts.push_back(absl::StrCat(List(diverged), " diverged"));
   if (!unknown.empty()) parts.push_back(absl::StrCat(List(unknown), " cannot be compared"));
   return absl::StrJoin(parts, ", ");
@@ -469,6 +494,17 @@ void NoteLost(const Group& group, const std::set<std::string>& together,
                                   "): next to nothing learned, by a loss that is a ",
                                   "number all the same. The mean and the interval are with ",
                                   group.collapsed.size() == 1 ? "it." : "them."));
+  }
+  std::vector<std::string> restarted;
+  for (const StudyRun& run : group.runs) {
+    if (run.counts() && run.restarts > 0) restarted.push_back(run.name);
+  }
+  if (!restarted.empty()) {
+    notes->push_back(absl::StrCat(
+        whose, ": ", restarted.size(), " of ", all, " runs had a restart or a replaced worker (",
+        absl::StrJoin(restarted, ", "),
+        "); their speeds and times include what that cost; hint: remove their folders in runs/ and "
+        "compare again."));
   }
   if (group.failed > 0) {
     notes->push_back(absl::StrCat(whose, ": ", group.failed, " of ", all, " runs failed."));
@@ -621,6 +657,43 @@ void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* 
   }
 }
 
+// Whether each update of a worker is a step of the optimizer by itself (docs/POLICIES.md).
+bool AppliesOneByOne(const Group& group) {
+  constexpr absl::string_view kNames[] = {"ASP",     "SSP",         "ESSP",       "DSSP",
+                                          "DC_ASGD", "COSINE_GATE", "SYNC_SWITCH"};
+  for (const StudyRun& run : group.runs) {
+    for (const auto& [table, policy] : run.policy) {
+      const absl::string_view name = absl::string_view(policy).substr(0, policy.find('('));
+      if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames)) return true;
+    }
+  }
+  return false;
+}
+
+// Adds a note if some of the variations make more steps of the optimizers with the same rate.
+void NoteSteps(const StudyRuns& plan, const std::vector<Group>& groups,
+               std::vector<std::string>* notes) {
+  if (plan.tunes() || plan.study.simulate().timing_only()) return;
+  for (const std::string& among : plan.Amongs()) {
+    std::vector<std::string> more, once;
+    size_t workers = 0;
+    for (const Group& group : groups) {
+      if (group.among != among || group.policy.empty()) continue;
+      (AppliesOneByOne(group) ? more : once).push_back(NameAmong(group.variation, among));
+      for (const StudyRun& run : group.runs) workers = std::max(workers, run.by_worker.size());
+    }
+    if (more.empty() || once.empty() || workers < 2) continue;
+    notes->push_back(absl::StrCat(
+        among.empty() ? "Where " : absl::StrCat("Among ", among, ": where "), List(once),
+        once.size() == 1 ? " takes" : " take", " one step with the mean of ", workers, " workers, ",
+        List(more), more.size() == 1 ? " takes " : " take ", workers,
+        " steps, each with the whole learning rate unless the policy has async_scale: ",
+        "INVERSE_WORKERS. No rate was tuned, so the learning rate may cause a difference in "
+        "quality",
+        "; hint: tune { path: \"dense.optimizer.learning_rate\" }"));
+  }
+}
+
 // Adds a note if the machine was busy. The load was measured before the first run, so the study
 // itself did not cause it.
 void NoteLoad(const StudyRuns& plan, const json& surroundings, std::vector<std::string>* notes) {
@@ -642,6 +715,7 @@ std::vector<std::string> NotesOf(const StudyRuns& plan, const Analysis& analysis
   const std::set<std::string> diverged = NoteDiverged(analysis.groups, &notes);
   for (const Group& group : analysis.groups) NoteLost(group, diverged, &notes);
   NoteBuilds(analysis.groups, &notes);
+  NoteSteps(plan, analysis.groups, &notes);
   NoteLoad(plan, surroundings, &notes);
   NoteRowsOfCurves(plan, analysis, &notes);
   if (plan.tunes() && analysis.part != Part::kTuned) {
@@ -727,6 +801,14 @@ const Spread* Group::Find(const std::string& column) const {
 }
 
 std::string Comparison::Words() const {
+  if (lost()) {
+    const std::string of_against =
+        absl::StrCat(against_diverged, " of ", paired, " runs of ", against, " diverged");
+    return absl::StrCat(
+        "no verdict: ",
+        diverged == 0 ? of_against : absl::StrCat(diverged, " of ", paired, " runs diverged"),
+        diverged > 0 && against_diverged > 0 ? absl::StrCat(", and ", of_against) : "");
+  }
   if (censored()) {
     return absl::StrCat("no verdict: the target was reached in ", reached, " of ", paired,
                         " runs, in ", against_reached, " of ", paired, " of ", against);

@@ -45,11 +45,15 @@ struct Comparison {
   Part part = Part::kUntuned, against_part = Part::kUntuned;
   Metric measure;
   Effect effect;
-  // `paired`: seeds that are complete in both groups. For times to a target: seeds that are
-  // complete or diverged, where a diverged run never reached the target. `reached` and
-  // `against_reached`: how many of these runs reached the target, for times to a target only.
+  // `paired`: seeds that are complete or diverged in both groups. `reached` and `against_reached`:
+  // how many of these runs reached the target, for times to a target only. A diverged run never
+  // reached it.
   int paired = 0, reached = 0, against_reached = 0;
   bool censored() const { return reached < paired || against_reached < paired; }
+  // How many of the paired runs diverged, for other measures. With one of them there is no effect
+  // and no verdict, because the remaining runs are a biased sample.
+  int diverged = 0, against_diverged = 0;
+  bool lost() const { return diverged + against_diverged > 0; }
   // True if every seed has the same value in both groups, as runs with the same arithmetic do.
   bool same() const {
     const double none = measure.as_ratio ? 1 : 0;

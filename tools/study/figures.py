@@ -236,29 +236,37 @@ def mean_curve(curves):
 
 
 def progress(study, x, x_label, key, y_label):
-    """Draws curves over samples or seconds: the mean of the seeds, in a band from min to max."""
+    """Draws curves over samples or seconds: the mean of the seeds, in a band from min to max.
+
+    Without a common part of the seeds there is no mean. A curve of one point is a mark. The legend says
+    why a variation is not drawn."""
     figure, axes = plt.subplots(figsize=(WIDTH, 4.1))
     drawn = False
     for group in study.groups:
         curves = []
         for run in study.complete(group):
             points = sorted((p[x], p[2]) for p in run[key])
-            if len(points) > 1:
+            if points:
                 curves.append(([p[0] for p in points], [p[1] for p in points]))
+        name = group["variation"]
         if not curves:
+            why = "not evaluated while it trained" if study.complete(group) else "no run is complete"
+            axes.plot([], [], linestyle="none", label=f"{name}: {why}")
             continue
         drawn = True
-        style = study.style[group["variation"]]
-        for xs, ys in curves:
-            axes.plot(xs, ys, color=style["color"], linewidth=0.6, alpha=0.35)
+        style = study.style[name]
         mean = mean_curve(curves)
+        for at, (xs, ys) in enumerate(curves):
+            axes.plot(xs, ys, color=style["color"], linewidth=0.6, alpha=0.35 if mean else 0.8,
+                      marker=style["marker"] if len(xs) == 1 else None, markersize=5,
+                      label=name if at == 0 and mean is None else None)
         if mean is None:
             continue
         grid, values = mean
         axes.fill_between(grid, values.min(axis=0), values.max(axis=0), color=style["color"],
                           alpha=0.14, linewidth=0)
         axes.plot(grid, values.mean(axis=0), color=style["color"], linestyle=style["dash"],
-                  marker=style["marker"], markevery=0.2, markersize=5, label=group["variation"])
+                  marker=style["marker"], markevery=0.2, markersize=5, label=name)
     if not drawn:
         plt.close(figure)
         return None

@@ -200,7 +200,7 @@ std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
       {"the twin's", "twin.version_mean"},
       {"row staleness, mean", "staleness.row_mean"},
       {"age, mean (ms)", "staleness.age_mean", kMilliseconds},
-      {"clock gap, largest", "staleness.clock_gap_max"},
+      {"clock gap, largest (steps)", "staleness.clock_gap_max"},
       {"in flight, mean", "staleness.in_flight_mean"},
       {"bytes a sample", "bytes_per_sample.all"},
       {"looked-up ids with a row", "found_share"},
@@ -237,12 +237,12 @@ std::string VerdictClass(const Comparison& comparison) {
   return comparison.verdict > 0 ? "good" : comparison.verdict < 0 ? "bad" : "open";
 }
 // The verdict in one or two words. A verdict comes first, since it is the strongest claim. Without
-// one, the word tells why: the target was missed by some runs, all seeds were equal, or the
+// one, the word tells why: some runs diverged or missed the target, all seeds were equal, or the
 // interval contains "no effect". With enough seeds such an interval is a result; with few seeds it
 // is a lack of data.
 std::string VerdictWord(const Comparison& comparison) {
   if (comparison.verdict != 0) return comparison.verdict > 0 ? "better" : "worse";
-  if (comparison.censored()) return "no verdict";
+  if (comparison.lost() || comparison.censored()) return "no verdict";
   if (comparison.same()) return "no difference";
   return comparison.effect.enough ? "no difference seen" : "not resolved";
 }
@@ -399,6 +399,7 @@ std::string RunsTable(const StudyRuns& plan, const Analysis& analysis) {
       const bool collapsed = group.collapsed.count(run.name) > 0;
       const std::string state =
           absl::StrCat(StateName(run.state), collapsed ? ", collapsed" : "",
+                       run.restarts > 0 ? absl::StrCat(", restarts: ", run.restarts) : "",
                        run.why.empty() ? "" : absl::StrCat(": ", Escape(run.why)));
       absl::StrAppend(&html, "<tr><td class=\"name\"><div>", Escape(run.name), "</div></td>",
                       Cell("state", state, run.counts() && !collapsed ? "text" : "text bad"));
@@ -489,8 +490,8 @@ std::string ReportPage(const Manifest& manifest, const Analysis& analysis, const
       "</p>\n", notes.empty() ? "" : absl::StrCat("<ul class=\"notes\">", notes, "</ul>\n"),
       Tag("h2", "Results"),
       "<p class=\"read\">Mean over the seeds of complete runs; below it the 95&nbsp;% interval of "
-      "the "
-      "mean.</p>\n",
+      "the mean. Version staleness counts versions of a key range. The clock gap counts steps, as "
+      "the bound of SSP does.</p>\n",
       ResultsTable(plan, analysis), Comparisons(plan, analysis), Tuning(plan, analysis),
       FiguresHtml(figures), RunsTable(plan, analysis), Repeat(manifest), "</main></body></html>\n");
 }

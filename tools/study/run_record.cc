@@ -174,6 +174,8 @@ void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, Stu
   run->numbers = NumbersOf(summary);
   run->staleness = summary.value("staleness", json::object());
   run->by_worker = summary.value("by_worker", json::array());
+  const json restarts = summary.value("restarts", json::array());
+  run->restarts = static_cast<int>(restarts.size());
   const bool whole =
       !metrics.curve.empty() && metrics.curve.back().samples >= NumberIn(summary, "samples", 0.0);
   // The workers report end_loss by steps. The lines of metrics.jsonl depend on when they were
@@ -466,7 +468,8 @@ absl::Status WriteRunBegin(const std::string& folder, const RunPlan& plan,
                            const std::string& build) {
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(RunJobFile(folder), plan.job_text));
   const json begin = {{"job_hash", plan.job_hash}, {"build", build}};
-  return WriteFileAtomically(absl::StrCat(folder, kBegin), begin.dump(2) + "\n");
+  return WriteFileAtomically(absl::StrCat(folder, kBegin),
+                             begin.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,

@@ -43,6 +43,7 @@ struct StudyRun {
   RunState state = RunState::kAbsent;
   std::string why;          // failed or diverged: one line
   double wall_seconds = 0;  // from start to end of the process; 0 = unknown
+  int restarts = 0;         // after failures, with replaced workers
   std::string build;        // the text given to WriteRunBegin
   // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"). "seconds"
   // and "samples_per_second" exclude "start_seconds". "loss" is the loss of the last

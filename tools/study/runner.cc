@@ -154,6 +154,7 @@ class Runner {
       absl::StrAppendFormat(&text, "%.0f samples/s, ", *speed);
     }
     absl::StrAppendFormat(&text, "%.1f s", run.wall_seconds);
+    if (run.restarts > 0) absl::StrAppend(&text, ", restarts: ", run.restarts);
     return text;
   }
 

@@ -28,16 +28,20 @@ std::string RunsCsv(const std::vector<StudyRun>& runs) {
   for (const StudyRun& run : runs) {
     for (const auto& [name, number] : run.numbers) columns.insert(name);
   }
-  std::string csv = "run,variation,part,value,seed,state,why,wall_seconds,build";
+  std::string csv = "run,variation,part,value,seed,state,why,wall_seconds,restarts,build";
   for (const std::string& name : columns) absl::StrAppend(&csv, ",", Cell(name));
   csv += "\n";
   for (const StudyRun& run : runs) {
-    std::vector<std::string> cells = {
-        Cell(run.name),         Cell(run.variation),
-        PartName(run.part),     Cell(run.value),
-        absl::StrCat(run.seed), StateName(run.state),
-        Cell(run.why),          run.wall_seconds > 0 ? Cell(run.wall_seconds) : "",
-        Cell(run.build)};
+    std::vector<std::string> cells = {Cell(run.name),
+                                      Cell(run.variation),
+                                      PartName(run.part),
+                                      Cell(run.value),
+                                      absl::StrCat(run.seed),
+                                      StateName(run.state),
+                                      Cell(run.why),
+                                      run.wall_seconds > 0 ? Cell(run.wall_seconds) : "",
+                                      absl::StrCat(run.restarts),
+                                      Cell(run.build)};
     for (const std::string& name : columns) {
       const auto number = run.numbers.find(name);
       cells.push_back(number == run.numbers.end() ? "" : Cell(number->second));

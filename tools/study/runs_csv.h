@@ -10,8 +10,8 @@
 
 namespace tandem::study {
 
-// The columns are run, variation, part, value, seed, state, why, wall_seconds, build, then numbers
-// by name. An unknown number is an empty cell. Texts are quoted as in RFC 4180.
+// The columns are run, variation, part, value, seed, state, why, wall_seconds, restarts, build, and
+// then numbers by name. An unknown number is an empty cell. Texts are quoted as in RFC 4180.
 std::string RunsCsv(const std::vector<StudyRun>& runs);
 
 }  // namespace tandem::study

@@ -262,6 +262,13 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // Each run has one of the study's seeds.
+  absl::Status CheckField(const std::string& where, absl::string_view field) {
+    if (field != "seed") return absl::OkStatus();
+    return Refused(where, "seed is not for a variation, because each runs with each seed of the ",
+                   "study; hint: seed: [1, 2, 3]");
+  }
+
   absl::Status CheckTune() {
     const Tune& tune = plan_.study.tune();
     if (plan_.study.simulate().timing_only()) {
@@ -274,6 +281,7 @@ class Reader {
                      "path is not set, expected a field of the job, such as "
                      "\"dense.optimizer.learning_rate\"");
     }
+    TANDEM_RETURN_IF_ERROR(CheckField("tune.path", tune.path()));
     if (tune.value_size() < 2) {
       return Refused("tune.value", tune.value_size(), " given, a choice needs at least 2");
     }
@@ -320,6 +328,7 @@ class Reader {
     const Vary& vary = plan_.study.vary(index);
     const std::string path = absl::StrCat("vary[", index, "]");
     if (vary.path().empty()) return Refused(path, "path is not set, expected a field of the job");
+    TANDEM_RETURN_IF_ERROR(CheckField(path, vary.path()));
     if (vary.value().empty()) return Refused(path, "it has no value");
     std::vector<VariationPlan> product;
     for (const VariationPlan& base : plan_.variations) {
@@ -349,6 +358,9 @@ class Reader {
       if (!one.ok()) {
         return Refused(absl::StrCat(path, "[", i, "]"), job::Quoted(texts[i]),
                        ", expected \"path=value\", as after --set");
+      }
+      for (const auto& [field, value] : *one) {
+        TANDEM_RETURN_IF_ERROR(CheckField(absl::StrCat(path, "[", i, "]"), field));
       }
       all.insert(all.end(), one->begin(), one->end());
     }

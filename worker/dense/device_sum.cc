@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -16,6 +17,8 @@
 #include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_allreduce.h"
 #include "collectives/cuda/device_reduce.h"
+#include "collectives/cuda/device_wait.h"
+#include "worker/dense/trial_sum.h"
 #endif
 
 namespace tandem::worker {
@@ -26,6 +29,8 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group&, D
                                                           const Waiting&) {
   return absl::UnimplementedError("this build has no CUDA");
 }
+
+VisibleDevices FindDevices() { return {}; }
 
 #else
 
@@ -71,6 +76,8 @@ class GroupSegments final : public collectives::HostSegments {
     }
     return FromAbsl(group_.Wait(work));
   }
+  // Segments may be on the wire. Only the end of all operations of the group ends them.
+  void Abandon() override { (void)group_.Abort("an all-reduce through host memory has failed"); }
 
  private:
   collectives::Group& group_;
@@ -115,7 +122,10 @@ class CudaSum final : public DeviceSum {
   absl::Status Sum(float* device, int64_t count, float* host, const Waiting& waiting) override {
     waiting_ = waiting;
     TANDEM_RETURN_IF_ERROR(UseDeviceOf(device));
-    if (sum_ != nullptr) TANDEM_RETURN_IF_ERROR(ToAbsl(Run(*sum_, device, count)));
+    if (sum_ != nullptr) {
+      TANDEM_RETURN_IF_ERROR(ToAbsl(Run(*sum_, device, count)));
+      TANDEM_RETURN_IF_ERROR(ToAbsl(WaitForSum()));
+    }
     return ToAbsl(TANDEM_CUDA_STATUS(cudaMemcpy(
         host, device, static_cast<size_t>(count) * sizeof(float), cudaMemcpyDeviceToHost)));
   }
@@ -133,10 +143,7 @@ class CudaSum final : public DeviceSum {
     std::unique_ptr<collectives::DeviceAllReduce> within, across;
     if (most > 1) {
       TANDEM_RETURN_IF_ERROR(OpenWithin(&within));
-      const collectives::DeviceStatus tried = Run(*within, options_.zeros, options_.count);
-      const cudaError_t ended = cudaDeviceSynchronize();  // others close their memory after this
-      TANDEM_RETURN_IF_ERROR(ToAbsl(tried));
-      TANDEM_RETURN_IF_ERROR(ToAbsl(collectives::FromCuda(ended, "cudaDeviceSynchronize")));
+      TANDEM_RETURN_IF_ERROR(TryOut(*within));
     }
     if (options_.leaders != nullptr) TANDEM_RETURN_IF_ERROR(OpenStaged(*options_.leaders, &across));
     if (within == nullptr || hosts_.size() == 1) {
@@ -147,11 +154,40 @@ class CudaSum final : public DeviceSum {
     return absl::OkStatus();
   }
 
+  // Tries CUDA IPC with a sum whose result is known. Returns when the device has ended, also after
+  // an error, because the other workers close their memory after this.
+  absl::Status TryOut(collectives::DeviceAllReduce& within) {
+    const std::vector<int>& here = hosts_[host_];
+    const auto own = std::find(here.begin(), here.end(), group_.rank());
+    std::vector<float> values = TrialVector(static_cast<int>(own - here.begin()), options_.count);
+    const size_t bytes = values.size() * sizeof(float);
+    const auto up = TANDEM_CUDA_STATUS(
+        cudaMemcpy(options_.zeros, values.data(), bytes, cudaMemcpyHostToDevice));
+    const auto tried = Run(within, options_.zeros, options_.count);
+    const auto ended = WaitForSum();
+    for (const auto& status : {up, tried, ended}) TANDEM_RETURN_IF_ERROR(ToAbsl(status));
+    TANDEM_RETURN_IF_ERROR(ToAbsl(TANDEM_CUDA_STATUS(
+        cudaMemcpy(values.data(), options_.zeros, bytes, cudaMemcpyDeviceToHost))));
+    const absl::Status summed = CheckTrialSum(values, static_cast<int>(here.size()));
+    TANDEM_RETURN_IF_ERROR(ToAbsl(TANDEM_CUDA_STATUS(cudaMemset(options_.zeros, 0, bytes))));
+    return summed;
+  }
+
+  // Waits for the default stream, which runs the model and the sum.
+  collectives::DeviceStatus WaitForSum() {
+    return collectives::WaitForDevice([] { return cudaStreamQuery(nullptr); }, Deadline(),
+                                      [this] { return FromAbsl(waiting_(-1)); });
+  }
+
+  std::chrono::milliseconds Deadline() const {
+    return std::chrono::milliseconds(absl::ToInt64Milliseconds(options_.deadline));
+  }
+
   absl::Status OpenWithin(std::unique_ptr<collectives::DeviceAllReduce>* within) {
     const std::vector<int>& here = hosts_[host_];
     const auto own = std::find(here.begin(), here.end(), group_.rank());
     collectives::IpcOptions ipc;
-    ipc.deadline = std::chrono::milliseconds(absl::ToInt64Milliseconds(options_.deadline));
+    ipc.deadline = Deadline();
     ipc.still_waiting = [this, here](int rank) {
       return FromAbsl(waiting_(here[static_cast<size_t>(rank)]));
     };
@@ -179,7 +215,10 @@ class CudaSum final : public DeviceSum {
       if (&group == &group_ || rank < 0) return waiting_(rank);
       return waiting_(std::next(hosts_.begin(), rank)->second.front());
     });
-    return ToAbsl(collectives::NewStagedAllReduce(*segments_, collectives::StagedOptions(), out));
+    collectives::StagedOptions options;
+    options.deadline = Deadline();
+    options.still_waiting = [this] { return FromAbsl(waiting_(-1)); };
+    return ToAbsl(collectives::NewStagedAllReduce(*segments_, options, out));
   }
 
   // The first failure of any rank, by rank; empty: none. All ranks get the same text.
@@ -224,6 +263,20 @@ class CudaSum final : public DeviceSum {
 };
 
 }  // namespace
+
+VisibleDevices FindDevices() {
+  VisibleDevices found;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) break;
+    found.push_back(absl::BytesToHexString(
+        absl::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes))));
+  }
+  (void)cudaGetLastError();
+  return found;
+}
 
 absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group& group,
                                                           DeviceSumOptions options,

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/group.h"
+#include "worker/dense/deal_devices.h"
 
 namespace tandem::worker {
 
@@ -24,12 +25,16 @@ struct DeviceSumOptions {
   // The group of the first workers of the hosts, in the order of host numbers; null on other
   // workers, and if there is one host.
   std::unique_ptr<collectives::Group> leaders;
-  absl::Duration deadline = absl::Minutes(1);
-  // `count` zeros in device memory, of the allocation that is summed later. All workers sum them at
-  // first, to find out whether their devices can reach each other.
+  absl::Duration deadline = absl::Minutes(1);  // for each wait, also for the device
+  // `count` zeros in device memory, of the allocation that is summed later. At first the workers of
+  // a host sum other numbers there, with a known result, to find out whether their devices can
+  // reach each other. Afterwards the memory has zeros again.
   float* zeros = nullptr;
   int64_t count = 0;
 };
+
+// The devices of this process; empty without the toolkit or a device.
+VisibleDevices FindDevices();
 
 class DeviceSum {
  public:

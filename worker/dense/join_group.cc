@@ -176,6 +176,28 @@ absl::StatusOr<std::unique_ptr<DenseSteps>> NewQuorumSteps(
 
 }  // namespace
 
+absl::StatusOr<std::vector<VisibleDevices>> ShareDevices(const job::ResolvedJob& plan, int rank,
+                                                         const Rendezvous& rendezvous,
+                                                         VisibleDevices own,
+                                                         AbortableWatch* watch) {
+  collectives::JoinOptions join;
+  join.coordinator = rendezvous.coordinator;
+  join.keys = rendezvous.security.keys;
+  join.group = "devices";
+  join.rank = rank;
+  join.ranks = plan.workers();
+  join.member.devices = std::move(own);
+  join.interrupted = [watch] { return watch->Verdict(); };
+  const absl::Duration patience = absl::Seconds(plan.job.limits().startup_timeout_seconds());
+  TANDEM_ASSIGN_OR_RETURN(collectives::GroupMembership all,
+                          collectives::CoordinatorClient::Meet(join, MonotonicNow() + patience));
+  std::vector<VisibleDevices> devices;
+  for (collectives::GroupMember& member : all.members) {
+    devices.push_back(std::move(member.devices));
+  }
+  return devices;
+}
+
 absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
     const job::ResolvedJob& plan, int rank, const Rendezvous& rendezvous, const OwnModule& module,
     absl::Span<float> values, AbortableWatch* watch) {

@@ -14,6 +14,7 @@
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "server/manifest.h"
+#include "worker/dense/deal_devices.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_steps.h"
 #include "worker/dense/group_runner.h"
@@ -51,6 +52,12 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::ResolvedJob& plan, int rank,
                                         DenseParameters& dense,
                                         GroupRunner::DeviceGradient device_gradient,
                                         AbortableWatch* watch);
+
+// Returns the GPUs that each worker can use, by rank. All workers must call this function, and each
+// call blocks until the last worker calls. `own`: the GPUs of this worker.
+absl::StatusOr<std::vector<VisibleDevices>> ShareDevices(const job::ResolvedJob& plan, int rank,
+                                                         const Rendezvous& rendezvous,
+                                                         VisibleDevices own, AbortableWatch* watch);
 
 // Makes the same comparison and gives the same initial values in jobs of two or more workers whose
 // dense parameters are on servers. The group lives as long as the job, because other workers may

@@ -1,7 +1,6 @@
 // Whole files: what was there before stays until the new one is in place, and errors name the file.
 #include "base/file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -12,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <iterator>
@@ -23,6 +24,18 @@
 #include "base/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace {
+std::atomic<int> write_error{0};  // if it is not 0, the next write fails with it
+}  // namespace
+
+// In the place of the C library's, which the library under test would call.
+extern "C" ssize_t write(int fd, const void* from, size_t bytes) {
+  const int error = write_error.exchange(0);
+  if (error == 0) return static_cast<ssize_t>(syscall(SYS_write, fd, from, bytes));
+  errno = error;
+  return -1;
+}
 
 namespace tandem {
 namespace {
@@ -73,17 +86,51 @@ TEST_F(FileTest, ErrorsNameTheFile) {
       << "and is not waited for";
 }
 
-// The temporary file leads to a device that is always full: the error says so, and what was there
-// before stays.
+// The error says so, and what was there before stays.
 TEST_F(FileTest, AFullDiskLeavesTheOldFile) {
-  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
   ASSERT_EQ(WriteFileAtomically(Path("f"), "old"), absl::OkStatus());
-  ASSERT_EQ(symlink("/dev/full", Path("f.tmp").c_str()), 0);
+  write_error = ENOSPC;
   const absl::Status status = WriteFileAtomically(Path("f"), "new");
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_FALSE(std::filesystem::exists(Path("f.tmp")));
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path("f.tmp")));
   EXPECT_THAT(std::string(status.message()), HasSubstr("offset 0"));
   EXPECT_EQ(*ReadWholeFile(Path("f")), "old");
+}
+
+// Another user puts a link, or a file of their own, where the temporary file will be.
+TEST_F(FileTest, NothingIsWrittenThroughALinkOrIntoAFileOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files to another user";
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(WriteFileAtomically(Path("precious"), "content"), absl::OkStatus());
+  ASSERT_EQ(symlink("precious", Path("f.tmp").c_str()), 0);
+  ASSERT_EQ(lchown(Path("f.tmp").c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("f"), "new"), absl::OkStatus());
+  EXPECT_EQ(*ReadWholeFile(Path("precious")), "content");
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "new");
+
+  const OwnedFd theirs(open(Path("g.tmp").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  ASSERT_EQ(fchown(theirs.get(), kNobody, kNobody), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("g"), "new"), absl::OkStatus());
+  ASSERT_EQ(write(theirs.get(), "old", 3), 3);  // they have kept it open
+  EXPECT_EQ(*ReadWholeFile(Path("g")), "new");
+}
+
+TEST_F(FileTest, APrivateFolderIsOfThisUserAlone) {
+  EXPECT_EQ(CheckPrivateFolder(Path("none")).code(), absl::StatusCode::kNotFound);
+  const absl::StatusOr<std::string> folder = MakeTemporaryFolder("file-test");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_EQ(CheckPrivateFolder(*folder), absl::OkStatus());
+  ASSERT_EQ(symlink(folder->c_str(), Path("link").c_str()), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("file"), ""), absl::OkStatus());
+  for (const auto& [path, why] :
+       {std::pair(Path("link"), "is a link"), std::pair(Path("file"), "is no folder"),
+        std::pair(folder_, "other users have access to it")}) {
+    const absl::Status status = CheckPrivateFolder(path);
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(path, ": ", why)));
+  }
+  std::filesystem::remove(*folder);
 }
 
 // Contents that come in pieces replace the file as a whole, or not at all.
@@ -103,6 +150,43 @@ TEST_F(FileTest, WritesPieces) {
   EXPECT_EQ(write(absl::CancelledError("no more")), absl::CancelledError("no more"));
   EXPECT_EQ(*ReadWholeFile(Path("f")), "old");
   EXPECT_FALSE(std::filesystem::exists(Path("f.tmp"))) << "no leftover";
+}
+
+// The file is at its path when it is finished, and nowhere if it never is.
+TEST_F(FileTest, ANewFileIsThereWhenItIsFinished) {
+  for (const bool finishes : {false, true}) {
+    absl::StatusOr<NewFile> file = NewFile::Create(Path("f"));
+    ASSERT_TRUE(file.ok()) << file.status();
+    NewFile moved = *std::move(file);
+    ASSERT_EQ(moved.Append("a"), absl::OkStatus());
+    ASSERT_EQ(moved.Append("bc"), absl::OkStatus());
+    EXPECT_EQ(*ReadWholeFile(Path("f.tmp")), "abc");
+    EXPECT_FALSE(std::filesystem::exists(Path("f")));
+    if (finishes) {
+      EXPECT_EQ(moved.Finish(), absl::OkStatus());
+    }
+  }
+  EXPECT_EQ(*ReadWholeFile(Path("f")), "abc");
+  EXPECT_FALSE(std::filesystem::exists(Path("f.tmp")));
+  ASSERT_EQ(FlushFolder(Path("")), absl::OkStatus());
+  const absl::Status nowhere = NewFile::Create(Path("no/such")).status();
+  EXPECT_THAT(std::string(nowhere.message()), HasSubstr(Path("no/such")));
+}
+
+TEST_F(FileTest, ReadsAPartOfAFile) {
+  ASSERT_EQ(WriteFileAtomically(Path("f"), "abcdef"), absl::OkStatus());
+  EXPECT_EQ(*ReadFilePart(Path("f"), 0, 6), "abcdef");
+  EXPECT_EQ(*ReadFilePart(Path("f"), 2, 3), "cde");
+  EXPECT_EQ(*ReadFilePart(Path("f"), 6, 0), "");
+  for (const auto& [offset, bytes] : {std::pair<uint64_t, uint64_t>{0, 7},
+                                      {4, 3},
+                                      {7, 0},
+                                      {1, ~uint64_t{0}},
+                                      {~uint64_t{0}, 2}}) {
+    const absl::Status status = ReadFilePart(Path("f"), offset, bytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << offset << " " << bytes;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(Path("f")));
+  }
 }
 
 mode_t ModeOf(const std::string& path) {

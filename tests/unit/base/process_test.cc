@@ -139,6 +139,24 @@ TEST(SetUpProcessTest, Usr1DoesNotKillAndAHandlerStays) {
   }
 }
 
+// A caller that cannot ignore it for the program blocks it. One that has come does not kill.
+TEST(SetUpProcessTest, Usr1ThatTheCallerHasBlockedIsHeardFromNowOn) {
+  const auto program = [] {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    raise(SIGUSR1);
+    SetUpProcess();
+    sigset_t now;
+    pthread_sigmask(SIG_BLOCK, nullptr, &now);
+    return sigismember(&now, SIGUSR1) == 0 ? 7 : 1;
+  };
+  const std::optional<int> end = WaitForEnd(Fork(program));
+  ASSERT_TRUE(end.has_value() && WIFEXITED(*end));
+  EXPECT_EQ(WEXITSTATUS(*end), 7);
+}
+
 // ---- no thread, no memory ----------------------------------------------------------------------
 
 TEST(ExhaustionTest, ExceptionsAreStatuses) {

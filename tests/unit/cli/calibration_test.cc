@@ -83,6 +83,17 @@ TEST_F(CalibrationTest, OtherNumbersOfWorkersLendTheMeanAndOtherBatchesTimeByThe
   EXPECT_THAT(nearly->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006)));
 }
 
+TEST_F(CalibrationTest, TheTimeOfRestartsIsNamed) {
+  for (const char* more : {"\"restarts\": [{}]", "\"resumed\": 1"}) {
+    const auto read = Read(
+        absl::StrReplaceAll(kTwo, {{"\"servers\": 1", absl::StrCat("\"servers\": 1, ", more)}}),
+        Plan(2, 32));
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->differs, "restarts");
+    EXPECT_FALSE(read->same_job);
+  }
+}
+
 // A read over limited links takes as long as its bytes do: to take that for the time of a frame
 // would be to count them twice.
 TEST_F(CalibrationTest, LimitedLinksDoNotTellWhatAFrameTakes) {

@@ -9,6 +9,7 @@
 #include "cli/deal_roles.h"
 #include "cli/host_list.h"
 #include "cli/launch_environment.h"
+#include "cli/role_commands.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -56,11 +57,17 @@ const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"},
                             {"OMPI_MCA_orte_hnp_uri", "17755.0;tcp://10.0.0.1:36833"},
                             {"PMIX_RANK", "2"},
                             {"PMIX_NAMESPACE", "1775566849"}};
-const Variables kMpich = {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables kMpich = {
+    {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables kTandem = {{"TANDEM_RANK", "2"},
+                           {"TANDEM_WORLD_SIZE", "4"},
+                           {"TANDEM_LOCAL_RANK", "0"},
+                           {"TANDEM_LOCAL_SIZE", "2"}};
 const Variables kSlurm = {{"SLURM_PROCID", "2"},
                           {"SLURM_NTASKS", "4"},
                           {"SLURM_LOCALID", "0"},
                           {"SLURM_NODEID", "1"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
                           {"SLURM_JOB_ID", "77"},
                           {"SLURM_STEP_ID", "0"},
                           {"SLURM_STEP_NUM_NODES", "2"},
@@ -73,6 +80,7 @@ struct Case {
   std::string family;
   Variables variables;
   std::string first_host;
+  int here = 2;  // ranks on this host
 };
 
 class LaunchTest : public ::testing::TestWithParam<Case> {};
@@ -85,6 +93,8 @@ TEST_P(LaunchTest, EachFamilyIsRead) {
   EXPECT_EQ(launch->size, 4);
   EXPECT_FALSE(launch->one_host);
   EXPECT_EQ(launch->first_host, GetParam().first_host);
+  EXPECT_EQ(launch->first_here, 2);
+  EXPECT_EQ(launch->size_here, GetParam().here);
   EXPECT_THAT(launch->others, IsEmpty());
   EXPECT_EQ(launch->DebugString(), "rank 2 of 4, from " + GetParam().family);
 }
@@ -92,10 +102,11 @@ TEST_P(LaunchTest, EachFamilyIsRead) {
 // Alone, a family names itself; after another one that says the same it adds nothing.
 INSTANTIATE_TEST_SUITE_P(
     All, LaunchTest,
-    ::testing::Values(Case{"Tandem", {{"TANDEM_RANK", "2"}, {"TANDEM_WORLD_SIZE", "4"}}, ""},
+    ::testing::Values(Case{"Tandem", kTandem, ""},
+                      Case{"Tandem", {{"TANDEM_RANK", "2"}, {"TANDEM_WORLD_SIZE", "4"}}, "", 1},
                       Case{"torch", kTorch, "n07"}, Case{"Open MPI", kOpenMpi, ""},
                       Case{"PMI", kMpich, ""}, Case{"Slurm", kSlurm, "n07"},
-                      Case{"Kubernetes", kKubernetes, "clicks-0"},
+                      Case{"Kubernetes", kKubernetes, "clicks-0", 1},
                       Case{"Open MPI", Join(kOpenMpi, kSlurm), ""}),
     [](const auto& test) {
       std::string name = test.param.family + std::to_string(test.index);
@@ -130,6 +141,36 @@ TEST(FindLaunchTest, WithoutALauncherAProcessIsAlone) {
   EXPECT_EQ(launch->size, 1);
   EXPECT_TRUE(launch->one_host);
   EXPECT_THAT(launch->DebugString(), HasSubstr("no launcher"));
+}
+
+TEST(FindLaunchTest, RanksOfThisHostAreFoundOrThisRankIsAlone) {
+  const auto here = [](Variables variables) {
+    const absl::StatusOr<Launch> launch = Find(variables);
+    return launch.ok() ? std::make_pair(launch->first_here, launch->size_here)
+                       : std::make_pair(-1, -1);
+  };
+  Variables torch = kTorch;
+  torch["LOCAL_RANK"] = "1";  // rank 2 is the second of [1, 3)
+  EXPECT_EQ(here(torch), std::make_pair(1, 2));
+  for (const char* impossible : {"2", "3", "x", "-1"}) {
+    torch["LOCAL_RANK"] = impossible;
+    EXPECT_EQ(here(torch), std::make_pair(2, 1)) << impossible;
+  }
+  Variables slurm = kSlurm;
+  slurm["SLURM_STEP_TASKS_PER_NODE"] = "2,1(x2)";
+  EXPECT_EQ(here(slurm), std::make_pair(2, 1));
+  slurm["SLURM_STEP_NUM_NODES"] = "1";  // all ranks
+  EXPECT_EQ(here(slurm), std::make_pair(0, 4));
+  EXPECT_EQ(here({}), std::make_pair(0, 1));
+}
+
+TEST(FindLaunchTest, TasksOnANodeOfSlurm) {
+  EXPECT_EQ(cli::TasksOnNode("4(x3),2", 2), 4);
+  EXPECT_EQ(cli::TasksOnNode("4(x3),2", 3), 2);
+  EXPECT_EQ(cli::TasksOnNode("4(x3),2", 4), 0);
+  EXPECT_EQ(cli::TasksOnNode("7", 0), 7);
+  EXPECT_EQ(cli::TasksOnNode("", 0), 0);
+  EXPECT_EQ(cli::TasksOnNode("2(xy)", 0), 0);
 }
 
 // Slurm sets these for the batch script itself. Only srun starts the ranks.
@@ -261,6 +302,47 @@ TEST(DealRolesTest, RolesAreDealtLikeCards) {
   EXPECT_THAT(DealRoles(2, 2, 1, 3).servers, ElementsAre(1));
   EXPECT_THAT(DealRoles(2, 2, 2, 3).workers, ElementsAre(0));
   EXPECT_FALSE(DealRoles(2, 2, 2, 3).scheduler);
+}
+
+// LOCAL_RANK and LOCAL_WORLD_SIZE of the scripts that one rank of a launch starts, in a job with
+// two servers and four workers.
+std::vector<std::string> LocalRanks(const Launch& launch) {
+  job::ResolvedJob plan;
+  plan.job.mutable_cluster()->set_servers(2);
+  plan.job.mutable_cluster()->set_workers(4);
+  cli::RoleOptions options;
+  options.out = "out";
+  options.python = "train.py";
+  options.workers_here = cli::WorkersHere(plan.server_processes(), plan.workers(),
+                                          launch.first_here, launch.size_here, launch.size);
+  const cli::RoleCommands commands(plan, options);
+  std::vector<std::string> found;
+  const cli::DealtRoles dealt =
+      DealRoles(plan.server_processes(), plan.workers(), launch.rank, launch.size);
+  for (const int worker : dealt.workers) {
+    std::map<std::string, std::string> set;
+    for (const auto& [name, value] : commands.Worker(worker, "tcp://h:1").environment) {
+      set[name] = value;
+    }
+    found.push_back(absl::StrCat(set["LOCAL_RANK"], "/", set["LOCAL_WORLD_SIZE"]));
+  }
+  return found;
+}
+
+// A script computes on GPU LOCAL_RANK, modulo the GPUs that it sees.
+TEST(LocalRankTest, ScriptsOfAHostHaveDifferentOnes) {
+  Launch launch;
+  EXPECT_THAT(LocalRanks(launch), ElementsAre("0/4", "1/4", "2/4", "3/4"));
+  // Two agents on one host. If each sees two GPUs of its own (srun --gpus-per-task=2), its workers
+  // differ modulo 2. If both see all four GPUs, the workers differ modulo 4.
+  launch.size = launch.size_here = 2;
+  EXPECT_THAT(LocalRanks(launch), ElementsAre("0/4", "1/4"));
+  launch.rank = 1;
+  EXPECT_THAT(LocalRanks(launch), ElementsAre("2/4", "3/4"));
+  // Two agents on two hosts.
+  launch.first_here = 1;
+  launch.size_here = 1;
+  EXPECT_THAT(LocalRanks(launch), ElementsAre("0/2", "1/2"));
 }
 
 TEST(DealRolesTest, EveryRoleIsDealtOnce) {

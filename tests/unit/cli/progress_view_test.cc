@@ -42,7 +42,7 @@ class ProgressViewTest : public ::testing::Test {
 TEST_F(ProgressViewTest, AllThatIsPromisedIsInTheLine) {
   EXPECT_EQ(cli::ProgressView::Format(Progress(1200), 200),
             "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | "
-            "staleness 1.20, max 5 | 0:42 left");
+            "staleness 1.20 versions, max 5 | 0:42 left");
 }
 
 TEST_F(ProgressViewTest, AWorkerThatHasNotBegunDoesNotHideTheOthers) {
@@ -55,6 +55,15 @@ TEST_F(ProgressViewTest, ShorterWordsWhereItIsNarrow) {
   const std::string line = cli::ProgressView::Format(Progress(1200), 79);
   EXPECT_EQ(line, "epoch 1 41%, step 1,200, 35,100/s, loss 0.4512, AUC 0.7810, stale 1.20/5, 0:42");
   EXPECT_LE(line.size(), 79u);
+}
+
+TEST_F(ProgressViewTest, AnEvaluationIsNoSlowTraining) {
+  json progress = Progress(1200);
+  progress.erase("samples_per_second");
+  EXPECT_THAT(cli::ProgressView::Format(progress, 200), HasSubstr("step 1,200 | paused | "));
+  progress["evaluating"] = true;
+  EXPECT_THAT(cli::ProgressView::Format(progress, 200), HasSubstr("step 1,200 | evaluating | "));
+  EXPECT_THAT(cli::ProgressView::Format(progress, 79), HasSubstr("step 1,200, evaluating, "));
 }
 
 TEST_F(ProgressViewTest, TimesReadAsTimes) {
@@ -84,6 +93,30 @@ TEST_F(ProgressViewTest, ElsewhereALineEveryFiveSeconds) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);  // at 0, 5 and 10
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(text, HasSubstr("step 10 "));
+}
+
+TEST_F(ProgressViewTest, StepsThatARestartTakesAgainAreNotShown) {
+  cli::ProgressView view(file_, /*live=*/false);
+  view.Show(Progress(977), start_);
+  view.Show(Progress(978), start_ + absl::Milliseconds(6));
+  view.Show({{"event", "resumed"}, {"step", 900}, {"attempt", 1}}, start_ + absl::Seconds(1));
+  view.Show({{"event", "evaluation"}, {"epoch", 1}, {"step", 900}}, start_ + absl::Seconds(2));
+  EXPECT_THAT(Written(), Not(HasSubstr("step 978 | ")));
+}
+
+// A plain line may be five seconds old and lack the last steps, so another one precedes the result.
+TEST_F(ProgressViewTest, TheLastProgressComesBeforeTheEvaluation) {
+  cli::ProgressView view(file_, /*live=*/false);
+  view.Show(Progress(977), start_);
+  view.Show(Progress(978), start_ + absl::Milliseconds(6));
+  const json evaluation = {{"event", "evaluation"}, {"epoch", 1}, {"step", 978}, {"auc", 0.5}};
+  view.Show(evaluation, start_ + absl::Seconds(1));
+  view.Show(evaluation, start_ + absl::Seconds(2));
+  const std::string text = Written();
+  EXPECT_THAT(text, HasSubstr("epoch 1 41%, step 977 | "));
+  EXPECT_THAT(text, HasSubstr("epoch 1 41%, step 978 | "));
+  EXPECT_THAT(text, ::testing::EndsWith(" left\nevaluation at epoch 1, step 978: AUC 0.5000\n"
+                                        "evaluation at epoch 1, step 978: AUC 0.5000\n"));
 }
 
 TEST_F(ProgressViewTest, OnATerminalOneLineIsRewritten) {

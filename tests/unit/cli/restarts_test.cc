@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/strings/substitute.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -98,6 +99,32 @@ TEST(RestartsTest, AnErrorIsTriedOnceAtAStep) {
   EXPECT_THAT(restarts.why_not(), HasSubstr("the same error at step 51 twice"));
 }
 
+// Steps, offsets and names of checkpoints differ each time.
+TEST(RestartsTest, AnErrorIsTheSameWithOtherNumbers) {
+  Restarts restarts(10);
+  const char kText[] = "/m/step-$0.00c0ffee00000000-$1/ids.0000-1999.range: write at offset $2";
+  const auto raised = [&kText](int64_t step, int attempt) {
+    return Raised(step, absl::Substitute(kText, step, attempt, 4096 * step));
+  };
+  ASSERT_TRUE(restarts.Allow(kNow, raised(40, 1)));
+  restarts.Begin(kNow, raised(40, 1), 20, 20);
+  EXPECT_FALSE(restarts.Allow(kNow, raised(41, 2)));
+}
+
+// The error may come to another role, at another file.
+TEST(RestartsTest, TheSecondFullDiskEndsTheRunUnlessACheckpointHadRoom) {
+  AttemptFailure full = Killed();
+  full.no_room = true;
+  Restarts restarts(10);
+  ASSERT_TRUE(restarts.Allow(kNow, full));
+  restarts.Begin(kNow, full, 100, 20);
+  EXPECT_TRUE(restarts.Allow(kNow, Killed()));
+  EXPECT_FALSE(restarts.Allow(kNow, full));
+  EXPECT_THAT(restarts.why_not(), HasSubstr("full a second time"));
+  restarts.OnSaved();
+  EXPECT_TRUE(restarts.Allow(kNow, full));
+}
+
 // A kill has no step: a process may be killed at the same step by chance.
 TEST(RestartsTest, KillsAreAllCountedAlike) {
   Restarts restarts(3);
@@ -159,8 +186,24 @@ TEST(RestartsTest, AnErrorOfAReplacedWorkerIsKnown) {
   EXPECT_TRUE(restarts.Allow(kNow, Raised(50))) << "another step";
 }
 
+// The checkpoint of the next attempt turns out to be damaged: the restart costs more, and is still
+// one restart.
+TEST(RestartsTest, APassedOverCheckpointBelongsToItsRestart) {
+  Restarts restarts(1);
+  restarts.OnPassedOver(100);  // at the start of a resumed run
+  EXPECT_EQ(restarts.count(), 0);
+  restarts.Begin(kNow, Killed(), 100, 20);
+  restarts.OnPassedOver(60);
+  EXPECT_EQ(restarts.count(), 1);
+  EXPECT_EQ(restarts.OnRecovered(2), 60);
+  EXPECT_EQ(restarts.Summary()[0]["step"], 60);
+  restarts.OnPassedOver(10);  // it has recovered: this is about nothing that is known
+  EXPECT_EQ(restarts.Summary()[0]["step"], 60);
+}
+
 TEST(RestartsTest, CostsAddUpAndReachTheScheduler) {
   Restarts restarts(5);
+  restarts.OnStarted(kNow - absl::Seconds(30), 12, "noon");
   restarts.Begin(kNow, Killed(), 100, 20);
   restarts.OnRecovered(2.5);
   restarts.Begin(kNow + absl::Seconds(9), Killed(), 140, 3);
@@ -168,6 +211,8 @@ TEST(RestartsTest, CostsAddUpAndReachTheScheduler) {
       cli::ParseRestartsFlag(cli::RestartsFlag(restarts.ForScheduler(kNow + absl::Seconds(10))));
   ASSERT_TRUE(flag.ok()) << flag.status();
   EXPECT_EQ(flag->count, 2);
+  EXPECT_EQ(flag->trains_since, kNow - absl::Seconds(42));
+  EXPECT_EQ(flag->started, "noon");
   EXPECT_EQ(flag->seconds, 2.5);
   EXPECT_EQ(flag->steps_again, 23);
   EXPECT_EQ(flag->last, Killed().text);
@@ -179,6 +224,16 @@ TEST(RestartsTest, CostsAddUpAndReachTheScheduler) {
   EXPECT_EQ(summary[0]["steps_again"], 20);
   EXPECT_EQ(summary[0]["seconds"], 2.5);
   EXPECT_FALSE(summary[1].contains("seconds")) << "not recovered yet";
+}
+
+// The time between the attempts is a part of the seconds of the run.
+TEST(RestartsTest, TheFirstAttemptSaysSinceWhenTheRunTrains) {
+  Restarts restarts(5);
+  EXPECT_EQ(cli::ParseRestartsFlag(cli::RestartsFlag(restarts.ForScheduler(kNow)))->trains_since,
+            absl::nullopt);
+  restarts.OnStarted(kNow, 0, "noon");
+  restarts.OnStarted(kNow + absl::Seconds(9), 4, "noon");
+  EXPECT_EQ(restarts.ForScheduler(kNow).trains_since, kNow);
 }
 
 TEST(RestartsTest, AnotherFlagIsRefused) {

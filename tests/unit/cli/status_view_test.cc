@@ -37,7 +37,8 @@ json Running() {
                 "memory_bytes": 82100000}],
     "tables": {"ids": {"rows": 1234567, "memory_bytes": 82100000,
                        "updates": {"arrived": 2400, "dropped": 3},
-                       "version_staleness": {"count": 2400, "mean": 1.204, "max": 5}}}})status");
+                       "version_staleness": {"count": 2400, "mean": 1.204, "max": 5},
+                       "clock_gap": {"count": 2400, "mean": 0.5, "max": 4}}}})status");
 }
 
 TEST(StatusViewTest, ARunningJob) {
@@ -46,8 +47,9 @@ TEST(StatusViewTest, ARunningJob) {
   EXPECT_THAT(text, HasSubstr("checkpoint: step 1,000, 1:05 ago, one every 10:00; in /out/model"));
   EXPECT_THAT(text, HasSubstr("waits for worker 1, 3.2 s"));
   EXPECT_THAT(text, HasSubstr("server 0 shard 1      10  1,234,567  82.1 MB"));
-  EXPECT_THAT(text,
-              HasSubstr("ids    SSP(4)  1,234,567  82.1 MB    2,400        3       1.20    5"));
+  EXPECT_THAT(text, HasSubstr("UPDATES  DROPPED  VERSION STALENESS  MAX  CLOCK GAP\n"
+                              "ids    SSP(4)  1,234,567  82.1 MB    2,400        3               "
+                              "1.20    5          4"));
   EXPECT_THAT(text, HasSubstr("250 MB    262 MB  1.5 GB  waits for"));
 }
 
@@ -83,6 +85,14 @@ TEST(StatusViewTest, AJobThatStartsNamesWhoIsMissing) {
 }
 
 // The text of an older or newer scheduler: fields that are absent or of another kind do no harm.
+TEST(StatusViewTest, ACheckpointWithoutRoomHasAWayOut) {
+  json status = Running();
+  EXPECT_EQ(cli::RoomText(status["checkpoint"]), "");
+  status["checkpoint"]["waits_for_room"] = {{"seconds", 65}, {"missing_bytes", 1200}};
+  EXPECT_THAT(Lines(status),
+              HasSubstr("; NO ROOM for one for 1:05, 1,200 bytes missing; hint: free "
+                        "space, or tandem stop --now to end without it; in "));
+}
 TEST(StatusViewTest, AnythingIsShown) {
   EXPECT_THAT(Lines(json::object()), HasSubstr("PROCESS"));
   json odd = Running();
@@ -102,10 +112,14 @@ TEST(StatusViewTest, ARunThatHasEnded) {
                   {"eval", {{"auc", 0.78}, {"data", "test"}}}};
   EXPECT_EQ(cli::EndedLines(summary)[0], "clicks: finished");
   EXPECT_EQ(cli::EndedLines(summary)[1],
-            "5,000 samples, step 1,200 in 3.2 s | 1,557 samples/s | training loss 0.4500");
+            "5,000 samples, 1,200 steps in 3.2 s | 1,557 samples/s | training loss 0.4500");
   EXPECT_THAT(cli::EndedLines(summary)[2], HasSubstr("test data: AUC 0.7800"));
+  summary["restarts"] = {{{"why", "killed"}}, {{"why", "killed"}}};
+  EXPECT_THAT(cli::EndedLines(summary), ::testing::Contains("restarts: 2"));
   summary["stopped"] = {{"checkpointed_step", 4310}};
   EXPECT_EQ(cli::EndedLines(summary)[0], "clicks: stopped, checkpoint at step 4,310");
+  summary["stopped"] = {{"checkpointed_step", -1}};  // at once
+  EXPECT_EQ(cli::EndedLines(summary)[0], "clicks: stopped, there is no checkpoint");
   summary["failed"] = {{"node", "worker 1"}, {"reason", "NaN"}};
   EXPECT_EQ(cli::EndedLines(summary)[0], "clicks: failed: worker 1: NaN");
   EXPECT_EQ(cli::EndOf(summary), "failed");

@@ -630,6 +630,11 @@ TEST(IdCheckTest, PlainForms) {
            {"\"\"", ""},
            {"123456789012345678901", "123456789012345678901"},
            {"A b", "a b"},
+           {"A\xc2\xa0 b", "a b"},                 // a no-break space
+           {"\xe2\x80\xaf 12\xe3\x80\x80", "12"},  // narrow and wide spaces
+           {"\xef\xbb\xbf\"a\xe2\x80\x8b\xc2\xad"
+            "b\"",
+            "ab"},  // marks that are not visible
            {"\xc3\x9f\xc5\xbf", "ss"},
            {"\xe5\x8c\x97", "\xe5\x8c\x97"},
            {"\xc3", "\xc3"}}) {
@@ -755,6 +760,25 @@ TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
   EXPECT_THAT(TrainNumbers(plan, 1, 0), IsEmpty());
 }
 
+TEST(CheckDataTest, APartWithoutAGoodRowIsRefused) {
+  const TempDir dir;
+  const std::string good = dir.Write("good.csv", "1,1,c\n0,2,c\n");
+  const std::string bad = dir.Write("bad.csv", "0,x,c\n1,y,d\n");
+  job::ResolvedJob plan = NumberedPlan({bad}, 1, 8);
+  Data* const data = plan.job.mutable_data();
+  data->mutable_columns()->add_positive("1");
+  data->mutable_columns()->add_negative("0");
+  data->set_max_bad_rows(9);
+  ExpectOneLine(data::CheckData(plan), {"data.train: all rows are bad", "bad.csv:1: ", "'x'"});
+  data->set_train(0, good);
+  EXPECT_EQ(data::CheckData(plan), absl::OkStatus());
+  data->add_test(bad);
+  ExpectOneLine(data::CheckData(plan), {"data.test: all rows are bad", "bad.csv:1: ", "'x'"});
+  data->set_test(0, good);
+  data->mutable_validation()->add_files(bad);
+  ExpectOneLine(data::CheckData(plan), {"data.validation: all rows are bad", "bad.csv:1: "});
+}
+
 // A file that changes while a job trains on it.
 TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
   const TempDir dir;
@@ -799,6 +823,38 @@ TEST(BatchSourceTest, FilesThatChangeHaveAnotherHash) {
   EXPECT_NE(*data::HashTrainingFiles(data), longer);
   data.clear_train();
   EXPECT_EQ(*data::HashTrainingFiles(data), 0u) << "a program brings the rows";
+}
+
+// A run that goes on notices files that were replaced, also by ones of the same length.
+TEST(BatchSourceTest, ARunGoesOnWithTheSameFiles) {
+  const TempDir dir;
+  const std::string rows = NumberedRows(0, 300'000);  // more than is read for a sample
+  Data data = NumberedPlan({dir.Write("x.csv", rows)}, 1, 8).job.data();
+  const std::vector<DataFile> files = *data::TrainingFiles(data);
+  RunRecord was;
+  was.mutable_train()->Assign(files.begin(), files.end());
+  std::vector<std::string> said;
+  EXPECT_EQ(data::CheckSameFiles(was, data, &said), absl::OkStatus());
+  EXPECT_THAT(said, IsEmpty());
+  // Written anew: the time of the last write or the inode differs.
+  std::filesystem::remove(dir.Path("x.csv"));
+  dir.Write("y.csv", "");  // may take the inode
+  dir.Write("x.csv", rows);
+  EXPECT_EQ(data::CheckSameFiles(was, data, &said), absl::OkStatus());
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0], HasSubstr("file 0, x.csv of "));
+  EXPECT_THAT(said[0], HasSubstr("was written or copied since the run began"));
+  for (const size_t at : {size_t{0}, rows.size() - 2}) {
+    std::string other = rows;
+    other[at] ^= 1;
+    dir.Write("x.csv", other);
+    ExpectOneLine(data::CheckSameFiles(was, data), {"x.csv", "other contents", "--init-from"});
+  }
+  was.mutable_train(0)->clear_sample();  // a record of an earlier version
+  EXPECT_EQ(data::CheckSameFiles(was, data, &said), absl::OkStatus());
+  EXPECT_THAT(said, SizeIs(1));
+  dir.Write("x.csv", rows + rows);
+  ExpectOneLine(data::CheckSameFiles(was, data), {"x.csv", "bytes", "--init-from"});
 }
 
 // An error in the middle of an epoch comes out of Next with the same words.

@@ -82,6 +82,18 @@ TEST(CellsTest, ACellInQuotesMayGoOnInTheNextLine) {
 
 TEST(CellsTest, QuotedTextIsShortAndOneLine) {
   EXPECT_EQ(data::Quote("a\nb\x01"), "'a\\nb\\x01'");
+  // Text of any language stays readable. What cannot be seen, or is no UTF-8, is escaped.
+  EXPECT_EQ(data::Quote("gr\xc3\xb6\xc3\x9f"
+                        "e \xe5\x8c\x97"),
+            "'gr\xc3\xb6\xc3\x9f"
+            "e \xe5\x8c\x97'");
+  EXPECT_EQ(data::Quote("a\xc2\xa0"
+                        "b\xe2\x80\xae\xc2\x9b"),
+            "'a\\xc2\\xa0b\\xe2\\x80\\xae\\xc2\\x9b'");
+  EXPECT_EQ(data::Quote("Z\xfcrich"), "'Z\\xfcrich'");
+  EXPECT_EQ(data::Quote(std::string(39, 'a') + "\xc3\xb6"),
+            absl::StrCat("'", std::string(39, 'a'), "...'"))
+      << "no half of a character";
   EXPECT_LT(data::Quote(std::string(1000, 'x')).size(), 50u);
 }
 
@@ -220,6 +232,7 @@ TEST(LibsvmTest, BadRowsAreRefused) {
   ExpectOneLine(data::NewLibsvmParser(0)->Parse("1 4:1e39", &row),
                 {"'4:1e39'", "range of a float"});
   ExpectOneLine(data::NewLibsvmParser(0)->Parse("1 2:4:1", &row), {"'2:4:1'", "field:index:value"});
+  ExpectOneLine(data::NewLibsvmParser(0)->Parse("1 3:1,4:1", &row), {"'3:1,4:1'", "not by commas"});
   auto parser = data::NewLibsvmParser(/*max_ids=*/0);
   ASSERT_TRUE(parser->Parse("0 1:1", &row).ok());
   ExpectOneLine(parser->Parse("-1 1:1", &row),
@@ -519,6 +532,8 @@ TEST(DelimitedTest, HintsOfNumbersThatAreNone) {
                                                         {"true", "data.columns.categorical"},
                                                         {"2024-05-01", "date of its `column`"},
                                                         {"12:30", "date of its `column`"},
+                                                        {"+-5", "a number stands alone"},
+                                                        {"5-", "a number stands alone"},
                                                         {"12 %", "without a unit"},
                                                         {"0x1f", "data.columns.categorical"},
                                                         {" 12", "data.columns.trim"}}) {
@@ -545,7 +560,9 @@ TEST(DelimitedTest, AHeaderThatTheJobDoesNotKnowOfAndTheReverse) {
   auto parser = *data::NewDelimitedParser(NamedColumns());
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
   ASSERT_TRUE(parser->Parse("no,36,Rome,x", &row).ok());
-  ExpectOneLine(parser->Parse("y,age,city,job", &row), {"column 'y' is 'y'", "there again"});
+  ExpectOneLine(parser->Parse("y,age,city,job", &row), {"column 'y' is 'y'", "repeats the header"});
+  const absl::Status label = parser->Parse("y,36,Rome,x", &row);
+  ExpectOneLine(label, {"column 'y' is 'y'", "data.columns.positive"});
   ExpectOneLine((*data::NewDelimitedParser(NamedColumns()))->StartFile("no,36,Rome,x"),
                 {"no column 'y'", "is it a row?", "data.columns.header"});
 }

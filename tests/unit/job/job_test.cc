@@ -15,10 +15,12 @@
 #include "gtest/gtest.h"
 #include "job/job_budget.h"
 #include "job/resume_check.h"
+#include "job/row_rules_check.h"
 
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -713,6 +715,12 @@ INSTANTIATE_TEST_SUITE_P(
             {{"dense.optimizer.epsilon", "0.5"}},
             "dense.optimizer.epsilon: only for ADAM, ADAGRAD and ROWWISE_ADAGRAD, and the "
             "optimizer is SGD"},
+        Contradiction{{{"table[0].optimizer.step_count", "ROW"}},
+                      "table[0].optimizer.step_count: only for ADAM, and the optimizer is SGD"},
+        Contradiction{
+            {{"dense.optimizer", "{kind: ADAM learning_rate: 1 step_count: ROW}"}},
+            "dense.optimizer.step_count: only for tables, since dense parameters are in "
+            "each step; write table { optimizer { step_count: ROW } }, which inherits the rest"},
         Contradiction{{{"dense.optimizer.initial_accumulator", "0.5"}},
                       "dense.optimizer.initial_accumulator: only for ADAGRAD and ROWWISE_ADAGRAD, "
                       "and the optimizer is SGD"},
@@ -952,6 +960,9 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"data.columns.label", "clicked"}},
                       "data.columns.label: column \"clicked\" is not a number from 0; set "
                       "columns.header: true if the first line has names"},
+        Contradiction{{{"data.columns.label", "gr\xc3\xb6\xc3\x9f\x65\x01\xfc"}},
+                      "data.columns.label: column \"gr\xc3\xb6\xc3\x9f\x65\\x01\\xfc\" is not a "
+                      "number from 0; set columns.header: true if the first line has names"},
         Contradiction{{{"data.columns.numeric[0]", "-1"}},
                       "data.columns.numeric[0]: column \"-1\" is not a number from 0; set "
                       "columns.header: true if the first line has names"},
@@ -1152,6 +1163,21 @@ TEST(ResolveTest, OptimizerDefaultsByKind) {
             0.9);
   EXPECT_EQ(MustResolve({{"dense.optimizer.kind", "ADAGRAD"}}).job.dense().optimizer().epsilon(),
             1e-8);
+}
+
+// A dense parameter is in each step.
+TEST(ResolveTest, AdamOfATableCountsByTableUnlessTheJobSaysRow) {
+  const auto count = [](const job::Overrides& overrides) {
+    const job::ResolvedJob plan = MustResolve(overrides);
+    EXPECT_EQ(plan.job.dense().optimizer().step_count(), Optimizer::STEP_COUNT_UNSPECIFIED);
+    EXPECT_EQ(plan.job.table(0).optimizer().step_count(), plan.tables[0].optimizer.step_count());
+    return plan.tables[0].optimizer.step_count();
+  };
+  EXPECT_EQ(count({}), Optimizer::STEP_COUNT_UNSPECIFIED) << "SGD";
+  EXPECT_EQ(count({{"dense.optimizer.kind", "ADAM"}}), Optimizer::TABLE);
+  EXPECT_EQ(count({{"table[0].optimizer", "{kind: ADAM learning_rate: 1}"}}), Optimizer::TABLE);
+  EXPECT_EQ(count({{"dense.optimizer.kind", "ADAM"}, {"table[0].optimizer.step_count", "ROW"}}),
+            Optimizer::ROW);
 }
 
 TEST(ResolveTest, ReproducibleMeansDirect) {
@@ -1421,19 +1447,17 @@ TEST(JobBudgetTest, TheMemoryOfAServerMayChangeWhenARunResumes) {
 TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   constexpr int64_t kFree = int64_t{16} << 30;
   const auto of = [](const job::Overrides& set, bool saves, int64_t free = int64_t{16} << 30) {
-    return job::EndingBytes(MustResolve(set), free, saves);
+    return job::ReserveOf(MustResolve(set), free, saves).total();
   };
   const job::Overrides one = {{"cluster.ranges_per_shard", "10"}};
   const int64_t plain = of(one, false);
   EXPECT_GT(plain, kFree / 16);
   EXPECT_LT(plain, kFree / 8);
-  EXPECT_NEAR(static_cast<double>(of(one, true) - plain), 1.1 * 4 / 3 * kFree / 10, 1e3)
-      << "copies of a range of each shard";
   EXPECT_GT(of({{"cluster.ranges_per_shard", "10"}, {"cluster.workers", "64"}}, false), plain);
-  EXPECT_EQ(of(one, true, 1000), 500) << "at most half";
   job::ResolvedJob evaluates = MustResolve(one);
   evaluates.job.mutable_train()->set_evaluate_only(true);
-  EXPECT_EQ(job::EndingBytes(evaluates, kFree, true), 0);
+  EXPECT_EQ(job::ReserveOf(evaluates, kFree, true).total(), 0);
+  EXPECT_EQ(job::LeastFreeBytes(evaluates, true), 0);
 
   job::ResolvedJob plan = MustResolve({{"table[0].expected_rows", "100"}});
   job::TablePlan& table = plan.tables[0];
@@ -1446,6 +1470,33 @@ TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   table.eviction.set_max_rows(40);
   EXPECT_EQ(job::RowsExpected(table), 40);
   EXPECT_NEAR(job::BytesOfRow(plan, table) - row, 4, 0.5) << "its clock";
+}
+
+// Rows take what the reserve leaves, and the copies of a range of each shard fit in their part.
+TEST(JobBudgetTest, ALastCheckpointFitsBesideAllRows) {
+  for (const char* const ranges : {"1", "2", "10", "1000"}) {
+    for (const char* const shards : {"1", "4"}) {
+      SCOPED_TRACE(absl::StrCat(ranges, " ranges, ", shards, " shards"));
+      const job::ResolvedJob plan = MustResolve(
+          {{"cluster.ranges_per_shard", ranges}, {"cluster.shards_per_server", shards}});
+      const int64_t least = job::LeastFreeBytes(plan, /*saves=*/true);
+      EXPECT_LT(job::LeastFreeBytes(plan, /*saves=*/false), least);
+      for (const int64_t free : {least, 2 * least, int64_t{16} << 30}) {
+        const job::Reserve reserve = job::ReserveOf(plan, free, /*saves=*/true);
+        const auto rows = static_cast<double>(free - reserve.total());
+        EXPECT_GT(rows, 0.1 * static_cast<double>(free));
+        EXPECT_GE(reserve.least, (int64_t{4} << 20) + job::kRoomToCopy * plan.shards_per_server());
+        const job::TablePlan& table = plan.tables[0];
+        const double copy = job::FloatsOfRow(plan, table) * 4 + 8 + job::kSortBytes;
+        const double copied =
+            rows / job::BytesOfRow(plan, table) * copy / plan.job.cluster().ranges_per_shard();
+        EXPECT_GE(static_cast<double>(reserve.copies), copied);
+      }
+      const job::Reserve none = job::ReserveOf(plan, 2 * least, /*saves=*/false);
+      EXPECT_EQ(none.copies, 0);
+      EXPECT_LT(none.least, job::ReserveOf(plan, 2 * least, /*saves=*/true).least);
+    }
+  }
 }
 
 // Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.
@@ -1602,6 +1653,32 @@ TEST(ResumeCheckTest, TheDealIsComparedIfBothJobsNameIt) {
   EXPECT_THAT(job::AllDifferences(measured, blocks), ::testing::IsEmpty());
 }
 
+// A run of an earlier version counted by row, and its job does not say so. A job that resumes a run
+// and names no count has that of the run.
+TEST(ResumeCheckTest, ARunKeepsItsStepCount) {
+  const job::Overrides by_adam = {{"dense.optimizer.kind", "ADAM"}};
+  Job earlier = MustResolve(by_adam).job;
+  earlier.mutable_table(0)->mutable_optimizer()->clear_step_count();
+  const job::Overrides settings = {{"table[0].optimizer.step_count", "ROW"}};
+  EXPECT_EQ(job::EarlierSettings(earlier), settings);
+  EXPECT_THAT(job::EarlierSettings(MustResolve(by_adam).job), ::testing::IsEmpty());
+  EXPECT_THAT(job::EarlierSettings(MustResolve({}).job), ::testing::IsEmpty()) << "SGD";
+
+  const auto kept = [&](const job::Overrides& overrides) {
+    Job was = earlier;
+    was.mutable_table(0)->mutable_optimizer()->set_step_count(Optimizer::ROW);
+    Job is = MustParse(kJob, overrides);
+    job::KeepStepCounts(was, &is);
+    return job::ResumeDifferences(was, job::Resolve(is)->job);
+  };
+  EXPECT_THAT(kept(by_adam), ::testing::IsEmpty());
+  EXPECT_THAT(kept({{"dense.optimizer.kind", "ADAM"}, {"table[0].optimizer.step_count", "TABLE"}}),
+              ::testing::ElementsAre("table[0].optimizer.step_count: ROW -> TABLE"));
+  EXPECT_THAT(kept({{"dense.optimizer.kind", "ADAM"},
+                    {"table[0].optimizer", "{kind: ADAGRAD learning_rate: 1}"}}),
+              ::testing::Contains("table[0].optimizer.kind: ADAM -> ADAGRAD"));
+}
+
 // ---- fields that had another name ----
 
 TEST(RenamedFieldsTest, OldNamesAreRefusedWithTheNewOnes) {
@@ -1715,6 +1792,18 @@ TEST(RowRulesTest, DefaultsAreFilledIn) {
   EXPECT_EQ(lru.tables[0].expected_rows, 70);
   const job::ResolvedJob budget = MustResolve({{"table[0].eviction.kind", "AT_BUDGET"}});
   EXPECT_EQ(budget.tables[0].eviction.kind(), Eviction::AT_BUDGET);
+}
+
+TEST(RowRulesTest, AFewRowsARangeGetAWarning) {
+  const auto warnings = [](const std::string& eviction) {
+    return job::WarnOfRowRules(MustResolve(
+        {{"cluster", "{workers: 2 servers: 2}"}, {"table[0].eviction", "{" + eviction + "}"}}));
+  };
+  EXPECT_THAT(warnings("kind: LRU max_rows: 999"),
+              ElementsAre(AllOf(HasSubstr("table ids: eviction.max_rows is 999, so each of its 20"),
+                                HasSubstr("hint: set max_rows to 1000 or more"))));
+  EXPECT_THAT(warnings("kind: LRU max_rows: 1000"), ::testing::IsEmpty());
+  EXPECT_THAT(warnings("kind: AGE versions: 5"), ::testing::IsEmpty());
 }
 
 // A job that only evaluates reads all rows of a checkpoint, and ids without one as training did.

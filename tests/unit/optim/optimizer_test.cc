@@ -94,14 +94,14 @@ struct Rows {
   }
 
   void Apply(const optim::RowOptimizer& optimizer, absl::Span<const float> gradients, float scale,
-             size_t first, size_t count) {
+             size_t first, size_t count, int64_t step = 0) {
     std::vector<float*> w, s;
     for (size_t i = first; i < first + count; ++i) {
       w.push_back(weights[i].data());
       s.push_back(slots[i].data());
     }
     const size_t d = static_cast<size_t>(dim);
-    optimizer.Apply(dim, scale, gradients.subspan(first * d, count * d), w, s);
+    optimizer.Apply(dim, scale, step, gradients.subspan(first * d, count * d), w, s);
   }
 
   int dim;
@@ -237,7 +237,7 @@ TEST(AdamTest, CorrectionsContinueBeyondTheirTable) {
     std::vector<float> w(4, 0.0f), slots = {0, 0, 0, 0, 1, 1, 1, 1, t}, g(4, 1.0f);
     float* rows[] = {w.data()};
     float* slot_rows[] = {slots.data()};
-    optimizer->Apply(4, 1, g, rows, slot_rows);
+    optimizer->Apply(4, 1, /*step=*/0, g, rows, slot_rows);
     const double c2 = 1 - std::pow(0.999, t + 1.0);
     const double want = -0.05 * 0.1 / std::sqrt((0.999 + 0.001) / c2);
     EXPECT_NEAR(w[0], want, 1e-7) << "t " << t;
@@ -252,7 +252,79 @@ TEST(AdamTest, AnImpossibleStepCountReadsNoMemory) {
     std::vector<float> w(1), slots = {0, 0, t}, g(1, 1.0f);
     float* rows[] = {w.data()};
     float* slot_rows[] = {slots.data()};
-    optimizer->Apply(1, 1, g, rows, slot_rows);
+    optimizer->Apply(1, 1, /*step=*/0, g, rows, slot_rows);
+  }
+}
+
+Optimizer AdamByTable() {
+  Optimizer config = Config(Optimizer::ADAM);
+  config.set_step_count(Optimizer::TABLE);
+  return config;
+}
+
+// Weights of torch 1.13: torch.optim.SparseAdam([w], lr=.01), w = ones(2, 1), 110 steps. Row 0 has
+// the gradient g in odd steps and -g / 2 in even ones. Row 1 has g in steps 50, 60, ..., 110. The
+// small g is below epsilon, so the place of epsilon counts.
+TEST(AdamTest, ByTableItHasTheWeightsOfTorchsSparseAdam) {
+  const struct {
+    float g;
+    float frequent, rare;
+  } kCases[] = {{2.0f, 0.640577137f, 0.898863077f}, {3e-9f, 0.982721984f, 0.998039126f}};
+  for (const auto& c : kCases) {
+    Optimizer config = AdamByTable();
+    config.set_learning_rate(0.01);
+    const auto optimizer = *optim::NewRowOptimizer(config);
+    Rows rows(*optimizer, 1, 2);
+    rows.weights = {{1.0f}, {1.0f}};
+    for (int64_t step = 1; step <= 110; ++step) {
+      const std::vector<float> g = {step % 2 == 1 ? c.g : -c.g / 2, c.g};
+      const bool rare = step >= 50 && step % 10 == 0;
+      rows.Apply(*optimizer, g, 1, 0, rare ? 2 : 1, step);
+    }
+    EXPECT_NEAR(rows.weights[0][0], c.frequent, 1e-6) << c.g;
+    EXPECT_NEAR(rows.weights[1][0], c.rare, 1e-6) << c.g;
+  }
+}
+
+// Rows of all frequencies in a random order, beside SparseAdam's formula in double precision. Rows
+// that share a call and rows alone have the same bits.
+TEST(AdamTest, ByTableRareAndFrequentRowsFollowTheFormulaOfSparseAdam) {
+  for (const double size : {1.0, 1e-8, 1e-15}) {
+    for (const int dim : {3, 16}) {
+      const auto optimizer = *optim::NewRowOptimizer(AdamByTable());
+      const size_t d = static_cast<size_t>(dim), count = 8;
+      Rows rows(*optimizer, dim, count), single(*optimizer, dim, count);
+      std::vector<Vector> w(count, Vector(d)), m = w, v = w;
+      Random random(TestSeed());
+      for (int64_t step = 1; step <= 400; ++step) {
+        const size_t in_step = 1 + static_cast<size_t>(random.Exponential());  // row 0 in each
+        const size_t rows_now = std::min(count, in_step);
+        std::vector<float> g = RandomFloats(random, count * d);
+        for (float& x : g) x *= static_cast<float>(size);
+        rows.Apply(*optimizer, g, 0.5f, 0, rows_now, step);
+        const double t = static_cast<double>(step);
+        const double rate = 0.05 * std::sqrt(1 - std::pow(0.999, t)) / (1 - std::pow(0.9, t));
+        for (size_t i = 0; i < rows_now; ++i) {
+          single.Apply(*optimizer, g, 0.5f, i, 1, step);
+          for (size_t j = 0; j < d; ++j) {
+            const double x = 0.5 * g[i * d + j];
+            m[i][j] = 0.9 * m[i][j] + 0.1 * x;
+            v[i][j] = 0.999 * v[i][j] + 0.001 * x * x;
+            w[i][j] -= rate * m[i][j] / (std::sqrt(v[i][j]) + 1e-8);
+          }
+        }
+      }
+      double largest = 0, worst = 0;
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t j = 0; j < d; ++j) {
+          largest = std::max(largest, std::abs(w[i][j]));
+          worst = std::max(worst, std::abs(rows.weights[i][j] - w[i][j]));
+        }
+      }
+      EXPECT_LT(worst, 2e-6 * largest) << "gradients of " << size << ", dim " << dim;
+      EXPECT_EQ(rows.weights, single.weights);
+      EXPECT_EQ(rows.slots, single.slots);
+    }
   }
 }
 
@@ -266,6 +338,7 @@ TEST(OptimizerSettingsTest, SlotsPerRow) {
   EXPECT_EQ(slots(Optimizer::ADAGRAD), 16);
   EXPECT_EQ(slots(Optimizer::ROWWISE_ADAGRAD), 1);
   EXPECT_EQ(slots(Optimizer::ADAM), 33);
+  EXPECT_EQ((*optim::NewRowOptimizer(AdamByTable()))->slots_per_row(16), 32);
 }
 
 TEST(OptimizerSettingsTest, InitialAccumulatorFillsTheSlots) {

@@ -159,14 +159,26 @@ class ReplacementTest : public ::testing::Test {
   }
   void Enter(uint64_t connection, const std::string& name,
              BarrierEnter::Action action = BarrierEnter::NONE, const std::string& path = "",
-             bool may_fail = false) {
+             bool may_fail = false, bool absent_may_be_replaced = false) {
     Control control;
     BarrierEnter& enter = *control.mutable_barrier_enter();
     enter.set_name(name);
     enter.set_action(action);
     enter.set_path(path);
     enter.set_may_fail(may_fail);
+    enter.set_absent_may_be_replaced(absent_may_be_replaced);
     Say(connection, control);
+  }
+  // As a worker that has trained its rows of the epoch, and waits for the others.
+  void EndsEpoch(uint64_t connection) {
+    Enter(connection, "epoch 0", BarrierEnter::NONE, "", false, /*absent_may_be_replaced=*/true);
+  }
+  // The server has marked a checkpoint, and its shard reports.
+  void Marks(uint64_t server, uint64_t mark) {
+    Control control;
+    control.mutable_shard_report()->set_server(static_cast<uint32_t>(server) - 1);
+    Say(server, control);
+    Done(server, mark);
   }
   // The server has forgotten the worker, of which its shard has `least` to `most` steps.
   void Forgets(uint64_t server, int64_t least, int64_t most, int worker = 1) {
@@ -322,16 +334,43 @@ TEST_F(ReplacementTest, TheDeadProcessDoesNotComeBack) {
 
 TEST_F(ReplacementTest, ADeathAtABarrierEndsTheJob) {
   Trains(12, 4);
-  Enter(11, "epoch 0");
+  Enter(11, "evaluation 1");
   Exits(1, 112);
   EXPECT_TRUE(failed());
   EXPECT_EQ(core_->result().message(), "worker 1: was ended by signal 9 (Killed)");
 }
 
+// The others have trained their rows of the epoch, and wait for the worker that dies. They wait for
+// its new process.
+TEST_F(ReplacementTest, TheEndOfTheEpochWaitsForTheNewProcess) {
+  Trains(12, 4);
+  for (const uint64_t worker : {11, 13}) EndsEpoch(worker);
+  WorkerOneDies();
+  ASSERT_FALSE(failed());
+  Forgets(1, 6, 6);
+  Forgets(2, 6, 6);
+  Comes(22);
+  for (const uint64_t node : {1, 2, 22}) Done(node, 2);
+  EXPECT_TRUE(SentTo(11).empty()) << "the barrier is not complete";
+  EndsEpoch(22);
+  ASSERT_EQ(SentTo(11).size(), 1u);
+  EXPECT_EQ(SentTo(11)[0].barrier_release().name(), "epoch 0");
+  EXPECT_EQ(SentTo(22).size(), 1u);
+  EXPECT_FALSE(failed());
+}
+
+// The worker has ended the epoch, too: nothing says where a new process would begin.
+TEST_F(ReplacementTest, ADeathInTheEndOfTheEpochEndsTheJob) {
+  Trains(12, 4);
+  for (const uint64_t worker : {11, 12}) EndsEpoch(worker);
+  Exits(1, 112);
+  EXPECT_TRUE(failed());
+}
+
 // After a barrier the workers may be in the next epoch, whose places are not known yet.
 TEST_F(ReplacementTest, ADeathRightAfterABarrierEndsTheJob) {
   Trains(12, 4);
-  for (const uint64_t worker : {11, 12, 13}) Enter(worker, "epoch 0");
+  for (const uint64_t worker : {11, 12, 13}) EndsEpoch(worker);
   Exits(1, 112);
   EXPECT_TRUE(failed());
 }
@@ -517,7 +556,7 @@ TEST_F(ReplacementTest, ACheckpointGoesOnWithoutTheDeadWorker) {
     Enter(worker, "mark", BarrierEnter::MARK, "/model");
   }
   const uint64_t mark = SentTo(1)[0].command().id();
-  for (const uint64_t server : {1, 2}) Done(server, mark);
+  for (const uint64_t server : {1, 2}) Marks(server, mark);
   Enter(11, "files", BarrierEnter::CHECKPOINT, "/model/step-0", /*may_fail=*/true);
   WorkerOneDies();
   Enter(13, "files", BarrierEnter::CHECKPOINT, "/model/step-0", /*may_fail=*/true);
@@ -547,7 +586,7 @@ TEST_F(ReplacementTest, ACheckpointNeedsWorkerZero) {
     Enter(worker, "mark", BarrierEnter::MARK, "/model");
   }
   const uint64_t mark = SentTo(1)[0].command().id();
-  for (const uint64_t server : {1, 2}) Done(server, mark);
+  for (const uint64_t server : {1, 2}) Marks(server, mark);
   Exits(0, 111);
   EXPECT_TRUE(failed());
 }

@@ -16,6 +16,7 @@
 #include "scheduler/overdue_watch.h"
 #include "scheduler/reports.h"
 #include "scheduler/stall_watch.h"
+#include "scheduler/summary.h"
 #include "tests/unit/scheduler/scheduler_test_job.h"
 
 namespace tandem {
@@ -129,13 +130,13 @@ TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
   commands.Await(At(0), checkpoint, 0, 0, /*workers=*/2);
   EXPECT_TRUE(commands.ServersAreBusy());
   EXPECT_EQ(commands.Describe(checkpoint.id()), "CHECKPOINT /a");
-  ASSERT_EQ(commands.MissingOf(*members_.worker(1)).size(), 1u);
-  EXPECT_EQ(commands.MissingOf(*members_.worker(1))[0].path(), "/a");
+  ASSERT_EQ(commands.Repeat(*members_.worker(1)).size(), 1u);
+  EXPECT_EQ(commands.Repeat(*members_.worker(1))[0].path(), "/a");
 
   commands.OnDone(*members_.worker(0), checkpoint.id());
   EXPECT_FALSE(commands.TakeAnswered().has_value());
   EXPECT_EQ(commands.pending().at(checkpoint.id()).MissingNames(), "worker 1");
-  EXPECT_TRUE(commands.MissingOf(*members_.worker(0)).empty());
+  EXPECT_TRUE(commands.Repeat(*members_.worker(0)).empty());
   commands.OnDone(*members_.server(0), checkpoint.id());  // not asked: changes nothing
   commands.OnDone(*members_.worker(1), checkpoint.id());
   EXPECT_EQ(commands.TakeAnswered()->command.path(), "/a");
@@ -285,6 +286,23 @@ TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
   EXPECT_EQ(failure->code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
 }
 
+// A connection breaks between the reports of a mark and its answer, and a report of an earlier
+// moment has come. The mark is repeated, and needs all its reports again.
+TEST_F(PartsTest, AMarkIsDoneWithItsReports) {
+  scheduler::Commands commands;
+  const Command mark = commands.New(Command::MARK, "/a");
+  commands.Await(At(0), mark, /*servers=*/1, /*shards=*/2, /*workers=*/0, "mark");
+  commands.OnReport(0, 0);
+  commands.OnDone(*members_.server(0), mark.id());
+  EXPECT_FALSE(commands.TakeAnswered().has_value()) << "shard 1 has not reported";
+  ASSERT_EQ(commands.Repeat(*members_.server(0)).size(), 1u);
+  commands.OnReport(0, 1);
+  commands.OnDone(*members_.server(0), mark.id());
+  EXPECT_FALSE(commands.TakeAnswered().has_value()) << "the report of shard 0 may be an old one";
+  commands.OnReport(0, 0);
+  EXPECT_TRUE(commands.TakeAnswered().has_value());
+}
+
 TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
   scheduler::Barriers barriers(2);
   scheduler::Commands commands;
@@ -313,6 +331,29 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
   const auto failure = overdue.CheckCommands(At(1200), &effects_);
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->node(), "server 0") << "workers wait for it";
+}
+
+// A server that loads a large checkpoint has no time limit while it makes progress.
+TEST_F(PartsTest, AServerThatLoadsIsOverdueOnceItMakesNoProgress) {
+  scheduler::Barriers barriers(2);
+  scheduler::Commands commands;
+  scheduler::OverdueWatch overdue(times_, scheduler::JobLimits(plan_.job), &members_, &barriers,
+                                  &commands);
+  for (scheduler::Node& node : members_.nodes()) {
+    if (node.role == Role::kWorker) node.acknowledged_view = 1;
+  }
+  members_.server(0)->moved_at = At(500);
+  EXPECT_FALSE(overdue.CheckAcknowledgements(At(600), At(0), &effects_).has_value());
+  EXPECT_THAT(effects_.warnings,
+              ::testing::ElementsAre("view 1 not acknowledged for 600.0 s by server 0"));
+  EXPECT_FALSE(overdue.CheckAcknowledgements(At(1099), At(0), &effects_).has_value());
+  const auto failure = overdue.CheckAcknowledgements(At(1100), At(0), &effects_);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->node(), "server 0");
+  members_.worker(1)->acknowledged_view = 0;
+  members_.worker(1)->moved_at = At(1100);
+  EXPECT_TRUE(overdue.CheckAcknowledgements(At(1100), At(500), &effects_).has_value())
+      << "workers load nothing before they acknowledge";
 }
 
 TEST_F(PartsTest, ANoteOfWorkerZeroReachesTheUser) {
@@ -379,9 +420,43 @@ TEST_F(PartsTest, TheFirstNoticeWaitsForAllWorkers) {
     ASSERT_FALSE(effects_.notices.empty());
     const scheduler::JobProgress& first = effects_.notices[0].progress;
     EXPECT_EQ(first.min_step, reports_at_last ? 3 : 0);
-    EXPECT_NEAR(first.samples_per_second, first.samples / first.seconds, 0.01);
+    EXPECT_NEAR(first.samples_per_second, first.samples / 2.9, 1);  // until the last report
     EXPECT_LT(first.seconds, reports_at_last ? 4 : 5.6);
   }
+}
+
+// While all workers evaluate, the speed and the time left say nothing.
+TEST_F(PartsTest, ANoticeSaysThatTheWorkersEvaluate) {
+  scheduler::Reports reports(plan_, scheduler::SchedulerTimes(), scheduler::JobLimits(plan_.job),
+                             RunRecord());
+  reports.Start(At(0));
+  Control control;
+  const auto report = [&](double now, int64_t samples, double paused) {
+    control.mutable_progress()->set_samples(samples);
+    control.mutable_progress()->set_epoch_fraction(0.01 * static_cast<double>(samples));
+    control.mutable_progress()->set_paused_seconds(paused);
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(reports.Add(At(now), *members_.worker(rank), control, &effects_).ok());
+    }
+    effects_.notices.clear();
+    reports.Tick(At(now), &effects_);
+    EXPECT_EQ(effects_.notices.size(), 1u);
+    return scheduler::ProgressJson(effects_.notices[0].progress);
+  };
+  for (int second = 1; second < 30; ++second) report(second, second, 0);
+  nlohmann::json progress = report(30, 30, 0);
+  EXPECT_EQ(progress["samples_per_second"], 2);
+  EXPECT_TRUE(progress.contains("seconds_left"));
+  EXPECT_FALSE(progress.contains("evaluating"));
+  reports.OnRelease("evaluation 0");
+  progress = report(31, 30, 1);
+  EXPECT_EQ(progress["evaluating"], true);
+  EXPECT_FALSE(progress.contains("samples_per_second"));
+  EXPECT_FALSE(progress.contains("seconds_left"));
+  reports.OnRelease("evaluated 0");
+  progress = report(32, 31, 1);
+  EXPECT_EQ(progress["samples_per_second"], 2);
+  EXPECT_FALSE(progress.contains("evaluating"));
 }
 
 }  // namespace

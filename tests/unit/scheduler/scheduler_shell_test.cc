@@ -224,6 +224,9 @@ TEST_P(ShellTest, AJobThatFinishesLeavesItsSummary) {
   EXPECT_EQ(summary["updates"]["applied"], 10);
   EXPECT_EQ(summary["transport"], "test");
   EXPECT_THAT(FileText("metrics.jsonl"), HasSubstr(R"("event":"evaluation")"));
+  const std::string since = summary["started"].get<std::string>();
+  EXPECT_THAT(FileText("metrics.jsonl"),
+              HasSubstr(absl::StrCat(R"("event":"started","seconds":0.0,"since":")", since, "\"")));
   const std::vector<std::string> lines = absl::StrSplit(Events(), '\n', absl::SkipEmpty());
   ASSERT_GE(lines.size(), 3u);
   EXPECT_EQ(nlohmann::json::parse(lines.front())["address"], address_);
@@ -335,7 +338,8 @@ TEST(RunSchedulerTest, EndsWhenItsDriverHasGone) {
   options.driver = getpid();  // not the parent of this process
   const absl::Status status = scheduler::RunScheduler(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("the agent of rank 0 (pid "));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the process that started the scheduler (pid "));
 }
 
 // The real thing without nodes: ends at the start deadline and says who is missing.

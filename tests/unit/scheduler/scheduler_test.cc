@@ -1,5 +1,6 @@
 // The parts of the scheduler that traces do not show well: balance of the range map, the search for
 // the root of a stall, sums of reports, the summary, and random messages.
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -294,13 +295,12 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   second.Start(At(100));
   EXPECT_EQ(second.Total(At(100)).samples, 1200);
   EXPECT_EQ(second.Total(At(100)).evaluation_json, "{}");
-  EXPECT_EQ(second.Interval(At(101)).samples_per_second, 0);
+  (void)second.Interval(At(101));
   report(&second, 60, 3);
   ASSERT_TRUE(second.AddShardReport(ReportOf(0, 2, 9)).ok());
   ASSERT_TRUE(second.AddShardReport(ReportOf(1, 2, 1)).ok());
   const scheduler::JobProgress interval = second.Interval(At(102));
   EXPECT_DOUBLE_EQ(interval.seconds, 6);
-  EXPECT_DOUBLE_EQ(interval.samples_per_second, 120);
   EXPECT_DOUBLE_EQ(interval.loss, 0.5);
   const scheduler::JobReport total = second.Total(At(102));
   EXPECT_DOUBLE_EQ(total.seconds, 6);
@@ -339,6 +339,23 @@ ShardReport ReportWithCounts(uint32_t server) {
   rows.set_sampled(4);
   rows.set_came_back(1);
   return report;
+}
+
+// In the next attempt of the same `tandem run`, the seconds include what the restart has cost.
+TEST(JobBookTest, ARestartCostsTime) {
+  const job::ResolvedJob plan = TestPlan(1, 1);
+  scheduler::JobBook first(plan);
+  first.Start(At(10));
+  Progress progress;
+  progress.set_samples(600);
+  ASSERT_TRUE(first.AddProgress(0, progress).ok());
+  scheduler::JobBook second(plan, first.Record(At(14)));
+  second.Start(At(30), At(10));
+  progress.set_samples(400);
+  ASSERT_TRUE(second.AddProgress(0, progress).ok());
+  EXPECT_DOUBLE_EQ(second.Total(At(35)).seconds, 25);
+  EXPECT_DOUBLE_EQ(second.Total(At(35)).samples_per_second, 1000 / 25.0);
+  EXPECT_DOUBLE_EQ(second.Record(At(35)).seconds(), 25);
 }
 
 // The counts of a resumed run go on. Rows and candidates are those of now.
@@ -473,6 +490,33 @@ TEST(JobBookTest, WorkersThatTrainOnTheSameRowsAreNamed) {
   EXPECT_EQ(scheduler::SummaryJson(plan, book.Total(At(1)), "")["warnings"].size(), 1u);
 }
 
+// The time of this thread on a processor, whatever else the machine does.
+double ProcessorSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Each of many workers reports once a second, so a report may not cost a look at all of them.
+TEST(JobBookTest, AReportOfAProgramCostsAsMuchAmongManyWorkers) {
+  const auto seconds = [](int workers) {
+    const job::ResolvedJob plan = TestPlan(workers, 1);
+    scheduler::JobBook book(plan);
+    Progress progress;
+    const auto report = [&](int rank) {
+      progress.set_first_rows(1 + 2 * static_cast<uint64_t>(rank));
+      progress.set_epoch_rows(2 + 2 * static_cast<uint64_t>(rank));
+      EXPECT_TRUE(book.AddProgress(rank, progress).ok());
+      EXPECT_EQ(book.TakeRowWarning(), "");
+    };
+    for (int rank = 0; rank < workers; ++rank) report(rank);
+    const double begun = ProcessorSeconds();
+    for (int i = 0; i < 1000; ++i) report(i % workers);
+    return ProcessorSeconds() - begun;
+  };
+  EXPECT_LT(seconds(1000), 20 * seconds(8));
+}
+
 TEST(SummaryTest, AModelThatIsWorseThanNoneIsSaid) {
   job::ResolvedJob plan = TestPlan(1, 1);
   const auto warning = [&plan](const char* summary) {
@@ -482,8 +526,14 @@ TEST(SummaryTest, AModelThatIsWorseThanNoneIsSaid) {
     return lines.empty() ? "" : lines[0];
   };
   EXPECT_EQ(warning(R"({"eval": {}})"), "");
-  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.7, "base_logloss": 0.6}, "training_loss": 9})"), "");
-  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.02, "base_logloss": 0.001}})"), "");
+  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.61, "base_logloss": 0.6}, "training_loss": 9})"), "");
+  EXPECT_EQ(warning(R"({"eval": {"logloss": 0.005, "base_logloss": 0.001}})"), "");
+  EXPECT_THAT(
+      warning(R"({"eval": {"logloss": 0.6695, "base_logloss": 0.6486}, "training_loss": 0.4})"),
+      AllOf(HasSubstr("logloss 0.6695 of test rows is above 0.6486"), HasSubstr("has memorised")));
+  EXPECT_THAT(
+      warning(R"({"eval": {"logloss": 0.6695, "base_logloss": 0.6486}, "training_loss": 0.7})"),
+      AllOf(HasSubstr("worse than a constant; hint: find the best epoch"), HasSubstr("(dense ")));
   EXPECT_EQ(warning(R"({"eval": {"logloss": 0.7, "base_logloss": 0}})"), "") << "one class";
   const std::string far = warning(
       R"({"eval": {"logloss": 36969.0, "base_logloss": 0.61, "data": "test"}, "training_loss": 1e17})");
@@ -582,7 +632,7 @@ TEST(JobBookTest, TheLastValueOfANameStays) {
   for (const std::string& name : {std::string(), std::string(65, 'a'), std::string("a b")}) {
     EXPECT_FALSE(book.AddNote(0, note(3, 7, name, 1)).ok()) << name;
   }
-  EXPECT_FALSE(book.AddNote(0, note(3, 7, "x", std::nan(""))).ok());
+  EXPECT_EQ(*book.AddNote(0, note(3, 4, "x", std::nan(""))), Noted::kTaken);
   // A run that goes on remembers.
   scheduler::JobBook second(plan, book.Record(At(1)));
   EXPECT_EQ(*second.AddNote(0, note(1, 6, "x", 7)), Noted::kTaken);
@@ -615,6 +665,31 @@ TEST(JobBookTest, TooManyNamesAreDropped) {
   EXPECT_EQ(book.Total(At(0)).reported.size(), scheduler::JobBook::kMaxReported);
 }
 
+// Without checkpoints, a process that dies costs the whole run.
+TEST(CheckpointScheduleTest, TheFirstOneOfARunComesEarly) {
+  Checkpoint checkpoint;
+  const auto due_at = [&](bool is_new, double seconds) {
+    scheduler::CheckpointSchedule schedule(checkpoint);
+    schedule.Start(At(0), is_new);
+    EXPECT_FALSE(schedule.Due(At(seconds) - absl::Milliseconds(1)));
+    return schedule.Due(At(seconds));
+  };
+  checkpoint.set_every_seconds(600);
+  EXPECT_TRUE(due_at(/*is_new=*/true, 60));
+  EXPECT_TRUE(due_at(/*is_new=*/false, 600));
+  checkpoint.set_every_seconds(5);
+  EXPECT_TRUE(due_at(/*is_new=*/true, 5));
+  checkpoint.set_every_seconds(600);
+  scheduler::CheckpointSchedule schedule(checkpoint);
+  schedule.Start(At(0), /*is_new=*/true);
+  schedule.Done(At(60), 10);
+  EXPECT_FALSE(schedule.Due(At(659)));
+  EXPECT_TRUE(schedule.Due(At(660)));
+  checkpoint.set_every_seconds(0);
+  checkpoint.set_every_steps(100);
+  EXPECT_FALSE(due_at(/*is_new=*/true, 1e6)) << "checkpoints are made by steps only";
+}
+
 // The n-th wish of all workers is one checkpoint; what is asked for while one is made is another.
 TEST(CheckpointScheduleTest, ProgramsAskForCheckpoints) {
   Checkpoint checkpoint;
@@ -644,11 +719,9 @@ TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   const scheduler::JobProgress first = book.Interval(At(2));
   EXPECT_DOUBLE_EQ(first.loss, 0.6);
-  EXPECT_DOUBLE_EQ(first.samples_per_second, 10);
   EXPECT_DOUBLE_EQ(first.done, 0.25);  // half of the first of two epochs
   const scheduler::JobProgress second = book.Interval(At(3));
   EXPECT_TRUE(std::isnan(second.loss));
-  EXPECT_DOUBLE_EQ(second.samples_per_second, 0);
 }
 
 Progress ProgressAt(int64_t epoch, double fraction, int64_t step) {

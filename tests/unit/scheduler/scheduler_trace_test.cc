@@ -12,11 +12,15 @@
 //                          first; all but the first two are optional;
 //                          checkpoints=PATH: it writes checkpoints there, by itself every
 //                          checkpoint_seconds= or checkpoint_steps=;
-//                          keep_best=1: it has train.keep_best
-//   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]
+//                          resume=STEP: the run resumes from this step;
+//                          keep_best=1: it has train.keep_best; room=S: it waits S seconds for
+//                          room; store=1: its table is KEY_VALUE
+//   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]    ROLE: server, worker or agent
 //   up                     registers servers 0.. on connections 1.. and workers 0.. on 11.., lets
 //                          them acknowledge the view and beat; prints only the notice of the start
-//   ack CONN ID [CODE TEXT]   CommandDone; ID may be VIEW or LAST (the last command sent)
+//   ack CONN ID [CODE TEXT]   CommandDone; ID may be VIEW or LAST (the last command sent); of a
+//                          MARK with the reports of the server's shards before it;
+//                          a text with no_room=1: because a disk is full
 //   beat CONN PROGRESS STEP [for=ROLE-INDEX] [ACTIVITY]      for=: whom it waits for
 //   beats CONN...          these connections beat each second from now on, and make progress
 //   freeze CONN [for=ROLE-INDEX] [ACTIVITY]   it goes on beating, without progress
@@ -25,11 +29,13 @@
 //   run SECONDS            ticks every 100 ms until then (time since the start of the file)
 //   suspended SECONDS      nothing happens until then: the scheduler itself was stopped
 //   enter CONN NAME [VALUE] [PARTIES] [do=ACTION] [path=PATH] [may_fail=1] [failure=WORD]
+//                          [no_room=1] [part=BYTES] [free=BYTES]
 //   progress CONN STEP SAMPLES LOSS_SUM [done] [eval=JSON]
 //   report CONN SERVER SHARD SENT APPLIED
 //   full CONN REASON       a server says that its memory is full
 //   failure CONN CODE REASON         (CODE: a number of absl::StatusCode)
 //   blame CONN NODE|CODE|REASON
+//   stops CONN COUNT       an agent says how many stop signals have come
 //   ask CONN KIND          a user's tool asks: CHECKPOINT, END, ABORT, or the number of a kind
 //   lost CONN WHY / closed CONN / garbage CONN WHY
 //   checkpoint PATH / move RANGE SERVER SHARD / end REASON / abort REASON
@@ -120,16 +126,18 @@ std::string Describe(const Control& control) {
     case Control::kReaderWelcome:
       return absl::StrCat("the job, as reader ", control.reader_welcome().reader());
     case Control::kCommand:
-      return absl::StrCat(Command::Kind_Name(control.command().kind()),
-                          control.command().path().empty() ? "" : " ", control.command().path(),
-                          control.command().hold() ? ", then hold" : "",
-                          control.command().abandon() ? ", abandon" : "",
-                          control.command().may_fail() ? ", may fail" : "");
+      return absl::StrCat(
+          Command::Kind_Name(control.command().kind()), control.command().path().empty() ? "" : " ",
+          control.command().path(), control.command().hold() ? ", then hold" : "",
+          control.command().abandon() ? ", abandon" : "",
+          control.command().may_fail() ? ", may fail" : "",
+          control.command().reason().empty() ? "" : ": ", control.command().reason());
     case Control::kBarrierRelease:
       return absl::StrCat("release \"", control.barrier_release().name(), "\" max ",
                           control.barrier_release().max_value(),
                           control.barrier_release().failure().empty() ? "" : ", failed: ",
-                          control.barrier_release().failure());
+                          control.barrier_release().failure(),
+                          control.barrier_release().again() ? "; again" : "");
     case Control::kFailure:
       return absl::StrCat(
           "Failure ", control.failure().node(), ": ", control.failure().reason(), " (",
@@ -218,9 +226,14 @@ class Trace {
     plan.job.mutable_checkpoint()->set_every_seconds(
         static_cast<double>(Number(Option(words, "checkpoint_seconds", "0"))));
     plan.job.mutable_checkpoint()->set_every_steps(Number(Option(words, "checkpoint_steps", "0")));
+    plan.job.mutable_checkpoint()->set_wait_for_room_seconds(
+        static_cast<double>(Number(Option(words, "room", "0"))));
+    plan.tables[0].store = Option(words, "store", "0") == "1";
     if (Option(words, "keep_best", "0") == "1") plan.job.mutable_train()->mutable_keep_best();
     scheduler::SchedulerCore::Options options;
     options.models.checkpoint_folder = Option(words, "checkpoints", "");
+    options.models.step = Number(Option(words, "resume", "0"));
+    options.models.resume = options.models.step > 0;
     core_ = std::make_unique<scheduler::SchedulerCore>(plan, options);
     Step(scheduler::SchedulerEvent());
   }
@@ -250,6 +263,14 @@ class Trace {
       event.shard = static_cast<int>(Number(words[3]));
     }
     if (event.kind == scheduler::SchedulerEvent::Kind::kControl) event.control = Message(words);
+    if (verb == "ack" && marks_.count(event.control.command_done().id()) > 0) {
+      for (int shard = 0; shard < core_->plan().shards_per_server(); ++shard) {
+        scheduler::SchedulerEvent report = event;
+        SetReport({"report", "", absl::StrCat(event.connection - 1), absl::StrCat(shard), "0", "0"},
+                  report.control.mutable_shard_report());
+        Step(report);
+      }
+    }
     const bool ends = verb == "lost" || verb == "closed";
     if (ends) beating_.erase(event.connection);
     Step(event);
@@ -278,6 +299,7 @@ class Trace {
                                        : static_cast<uint64_t>(Number(words[2])));
       if (words.size() > 3) done.set_code(static_cast<int32_t>(Number(words[3])));
       done.set_message(Rest(words, 4));
+      done.set_no_room(Option(words, "no_room", "0") == "1");
     } else if (verb == "beat") {
       SetBeat(static_cast<uint64_t>(Number(words[2])), static_cast<uint64_t>(Number(words[3])),
               ActivityOf(words, 4), control.mutable_beat());
@@ -291,6 +313,8 @@ class Trace {
         kind = static_cast<UserRequest::Kind>(Number(words[2]));
       }
       control.mutable_user_request()->set_kind(kind);
+    } else if (verb == "stops") {
+      control.mutable_agent_note()->set_stops(static_cast<int32_t>(Number(words[2])));
     } else if (verb == "full") {
       control.mutable_memory_full()->set_reason(Rest(words, 2));
     } else if (verb == "report") {
@@ -321,6 +345,9 @@ class Trace {
     entry->set_path(Option(words, "path", ""));
     entry->set_may_fail(Option(words, "may_fail", "0") == "1");
     entry->set_failure(Option(words, "failure", ""));
+    entry->set_no_room(Option(words, "no_room", "0") == "1");
+    entry->set_part_bytes(Number(Option(words, "part", "0")));
+    entry->set_free_bytes(Number(Option(words, "free", "0")));
   }
 
   static void SetProgress(const Words& words, Progress* progress) {
@@ -362,12 +389,14 @@ class Trace {
   void DoRegister(const Words& words) {
     const uint64_t connection = static_cast<uint64_t>(Number(words[1]));
     const uint64_t incarnation = static_cast<uint64_t>(Number(Option(words, "inc", words[1])));
-    const auto role = words[2] == "server" ? Register::SERVER : Register::WORKER;
-    const int endpoints = static_cast<int>(Number(
-        Option(words, "endpoints",
-               role == Register::SERVER ? absl::StrCat(core_->plan().shards_per_server()) : "1")));
-    const uint64_t hash =
-        static_cast<uint64_t>(Number(Option(words, "hash", absl::StrCat(kTestJobHash))));
+    const bool agent = words[2] == "agent";
+    const auto role = agent                  ? Register::AGENT
+                      : words[2] == "server" ? Register::SERVER
+                                             : Register::WORKER;
+    const int all = role == Register::SERVER ? core_->plan().shards_per_server() : agent ? 0 : 1;
+    const int endpoints = static_cast<int>(Number(Option(words, "endpoints", absl::StrCat(all))));
+    const uint64_t hash = static_cast<uint64_t>(
+        Number(Option(words, "hash", absl::StrCat(agent ? 0 : kTestJobHash))));
     Step(FromNode(
         connection, incarnation,
         RegisterMessage(role, static_cast<int>(Number(words[3])), incarnation, endpoints, hash)));
@@ -438,6 +467,7 @@ class Trace {
     core_->Step(now_, event, &effects_);
     for (const auto& send : effects_.sends) {
       if (send.control->has_command()) last_command_ = send.control->command().id();
+      if (send.control->command().kind() == Command::MARK) marks_.insert(last_command_);
       if (hide_answers_) continue;  // to the beats of `run`
       Print(absl::StrCat("-> ", send.connection, ": ", Describe(*send.control)));
     }
@@ -457,6 +487,7 @@ class Trace {
   absl::Time now_ = absl::UnixEpoch();
   std::string output_;
   uint64_t last_command_ = 0;
+  std::set<uint64_t> marks_;  // numbers of MARK commands
   bool quiet_ = false, hide_answers_ = false;
   std::map<uint64_t, Activity> beating_;  // by connection
   std::set<uint64_t> frozen_;

@@ -21,6 +21,7 @@
 #include "proto/distribution.h"
 #include "proto/histogram.h"
 #include "proto/tensorboard.pb.h"
+#include "scheduler/counter_file.h"
 #include "scheduler/metrics_text.h"
 #include "scheduler/progress_history.h"
 #include "scheduler/status_board.h"
@@ -65,7 +66,7 @@ json Status() {
        "memory_bytes": 250, "memory_estimate_bytes": 300, "memory_used_bytes": 260,
        "memory_limit_bytes": 500, "host_memory_bytes": 1000,
        "host_available_bytes": 400, "holds_up_seconds": 4.5}],
-    "missing": [], "reported": {"a \"name\"\n": 3},
+    "missing": [], "reported": {"a \"name\"\n": 3, "undefined": null},
     "shards": [{"process": "server 0", "shard": 1, "ranges": 10, "rows": 12, "memory_bytes": 82}],
     "tables": {"ids": {"rows": 12, "memory_bytes": 82,
                        "updates": {"arrived": 24, "applied": 21, "dropped": 3}}},
@@ -77,8 +78,13 @@ json Status() {
   return status;
 }
 
+std::string TextOf(const json& status) {
+  scheduler::CounterFile counters("");
+  return scheduler::MetricsText(status, &counters);
+}
+
 TEST(MetricsTextTest, HasTheFactsOfTheStatus) {
-  const std::string text = scheduler::MetricsText(Status());
+  const std::string text = TextOf(Status());
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   for (const char* line : {
            "# TYPE tandem_samples_total counter",
@@ -96,6 +102,7 @@ TEST(MetricsTextTest, HasTheFactsOfTheStatus) {
            "tandem_host_available_bytes{host=\"a\"} 400",
            "tandem_shard_rows{process=\"server 0\",shard=\"1\"} 12",
            "tandem_updates_total{table=\"ids\",outcome=\"dropped\"} 3",
+           "tandem_updates_arrived_total{table=\"ids\"} 24",
            "tandem_worker_staleness_mean{worker=\"0\",table=\"ids\"} 1.25",
            "tandem_worker_seconds_total{worker=\"0\",part=\"computed\"} 1.5",
            "tandem_traffic_bytes_total{kind=\"pull\"} 10",
@@ -103,6 +110,43 @@ TEST(MetricsTextTest, HasTheFactsOfTheStatus) {
        }) {
     EXPECT_THAT(lines, Contains(line));
   }
+}
+
+// The sum over the outcomes is the number of updates.
+TEST(MetricsTextTest, AnUpdateHasOneOutcome) {
+  EXPECT_THAT(TextOf(Status()), Not(HasSubstr("outcome=\"arrived\"")));
+}
+
+// A run that resumes from a checkpoint has smaller counts than before. Its next scheduler finds the
+// counters in the file.
+TEST(MetricsTextTest, CountersDoNotFallOverARestart) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/watch_test.", getpid(), ".counters");
+  json status = Status();
+  status["restarts"] = {{"count", 2}, {"seconds", 3.5}, {"steps_again", 7}};
+  scheduler::CounterFile before(path);
+  const std::string text = scheduler::MetricsText(status, &before);
+  json resumed = status;
+  resumed["samples"] = 1024;
+  resumed["restarts"]["count"] = 1;
+  resumed["nodes"][1]["step"] = 1;
+  resumed["by_worker"][0]["samples"] = 1024;
+  resumed["tables"]["ids"]["updates"] = {{"arrived", 2}, {"applied", 2}, {"dropped", 0}};
+  for (const char* kind : {"version_staleness", "age"}) {
+    resumed["tables"]["ids"][kind] = scheduler::DistributionJson(Distribution());
+  }
+  scheduler::CounterFile after(path);
+  std::vector<std::string> differ;
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  const std::vector<std::string> later =
+      absl::StrSplit(scheduler::MetricsText(resumed, &after), '\n');
+  for (const std::string& line : later) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) differ.push_back(line);
+  }
+  EXPECT_THAT(differ, ::testing::ElementsAre("tandem_restarts_total 1",
+                                             "tandem_process_step{process=\"worker 0\"} 1"));
+  resumed["samples"] = 6000;
+  EXPECT_THAT(scheduler::MetricsText(resumed, &after), HasSubstr("tandem_samples_total 6000\n"));
+  std::filesystem::remove(path);
 }
 
 // `row_counts` of a table with rules by which rows come and go.
@@ -129,7 +173,7 @@ TEST(MetricsTextTest, OnlyTablesWithRulesHaveCountsOfRows) {
   json status = Status();
   for (const bool rules : {false, true}) {
     if (rules) status["tables"]["ids"]["row_counts"] = CountsOfRows();
-    const std::vector<std::string> lines = absl::StrSplit(scheduler::MetricsText(status), '\n');
+    const std::vector<std::string> lines = absl::StrSplit(TextOf(status), '\n');
     for (const char* line : expected) {
       EXPECT_EQ(std::count(lines.begin(), lines.end(), line), rules ? 1 : 0) << line;
     }
@@ -138,7 +182,7 @@ TEST(MetricsTextTest, OnlyTablesWithRulesHaveCountsOfRows) {
 
 // Bounds are inclusive, counts are cumulative, and the last bucket has all.
 TEST(MetricsTextTest, HistogramsCountEachValueOnce) {
-  const std::string text = scheduler::MetricsText(Status());
+  const std::string text = TextOf(Status());
   for (const auto& [bound, count] :
        {std::pair("0", 1), std::pair("2", 1), std::pair("3", 3), std::pair("15", 3),
         std::pair("31", 4), std::pair("2047", 4), std::pair("4095", 5), std::pair("+Inf", 5)}) {
@@ -161,7 +205,7 @@ TEST(MetricsTextTest, ALossThatIsNoNumberIsTold) {
     progress.has_loss = has_loss;
     json status = Status();
     status["progress"] = scheduler::ProgressJson(progress);
-    const std::string text = scheduler::MetricsText(status);
+    const std::string text = TextOf(status);
     EXPECT_EQ(absl::StrContains(text, "tandem_training_loss Nan"), has_loss) << text;
     EXPECT_EQ(absl::StrContains(text, "tandem_training_loss"), has_loss) << text;
   }
@@ -208,7 +252,8 @@ class WatchPagesTest : public ::testing::Test {
   scheduler::HttpResponse Get(const std::string& path) { return pages_.Answer({path, "", host_}); }
 
   scheduler::StatusBoard board_;
-  scheduler::WatchPages pages_{&board_, scheduler::WatchPages::Audience::kThisHost, ""};
+  scheduler::CounterFile counters_{""};
+  scheduler::WatchPages pages_{&board_, &counters_, scheduler::WatchPages::Audience::kThisHost, ""};
   std::string host_ = "127.0.0.1:80";
   std::atomic<bool> stop_{false}, stuck_{false};
   std::atomic<const char*> state_{"running"};
@@ -234,7 +279,8 @@ TEST_F(WatchPagesTest, AsksForThePasswordWhereThereIsOne) {
   const std::string password =
       scheduler::WatchPages::PasswordOf(*transport::JobKeys::FromToken(token));
   EXPECT_EQ(password.size(), 32u);
-  const scheduler::WatchPages guarded(&board_, scheduler::WatchPages::Audience::kNetwork, password);
+  const scheduler::WatchPages guarded(&board_, &counters_,
+                                      scheduler::WatchPages::Audience::kNetwork, password);
   const auto code = [&guarded](const std::string& path, const std::string& authorization) {
     return guarded.Answer({path, authorization, "node1:80"}).code;
   };
@@ -321,7 +367,7 @@ TEST(TensorBoardTest, TheChecksumIsCrc32c) {
 TEST(TensorBoardTest, RecordsCanBeReadBack) {
   const std::string folder = absl::StrCat(testing::TempDir(), "/watch_test.", getpid(), "/deep");
   const absl::Time now = absl::FromUnixSeconds(1700000000);
-  auto file = scheduler::TensorBoardFile::Create(folder, now);
+  auto file = scheduler::TensorBoardFile::Create(folder, now, /*first_step=*/5);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_TRUE((*file)->AddProgress(now, {{"max_step", 7}, {"loss", 0.5}, {"epoch", 1}}).ok());
   EXPECT_TRUE((*file)->AddEvaluation(now, {{"step", 9}, {"auc", 0.75}, {"data", "test"}}).ok());
@@ -329,16 +375,18 @@ TEST(TensorBoardTest, RecordsCanBeReadBack) {
   EXPECT_TRUE((*file)->AddTables(now, 9, Status()["tables"]).ok());
   const std::vector<tensorboard::Event> events = ReadEvents((*file)->path());
   std::filesystem::remove_all(std::filesystem::path(folder).parent_path());
-  ASSERT_EQ(events.size(), 5u);
+  ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0].file_version(), "brain.Event:2");
-  EXPECT_EQ(events[1].wall_time(), 1700000000);
-  EXPECT_EQ(events[1].step(), 7);
-  EXPECT_EQ(events[1].summary().value(0).tag(), "training/loss");
-  EXPECT_EQ(events[1].summary().value(0).simple_value(), 0.5f);
-  EXPECT_EQ(events[2].summary().value(0).tag(), "evaluation/test/auc");
-  EXPECT_EQ(events[3].summary().value(0).tag(), "reported/recall");
-  ASSERT_EQ(events[4].summary().value_size(), 2) << "an empty distribution has no histogram";
-  const tensorboard::HistogramProto& histo = events[4].summary().value(0).histo();
+  EXPECT_EQ(events[1].session_log().status(), tensorboard::SessionLog::START);
+  EXPECT_EQ(events[1].step(), 5);
+  EXPECT_EQ(events[2].wall_time(), 1700000000);
+  EXPECT_EQ(events[2].step(), 7);
+  EXPECT_EQ(events[2].summary().value(0).tag(), "training/loss");
+  EXPECT_EQ(events[2].summary().value(0).simple_value(), 0.5f);
+  EXPECT_EQ(events[3].summary().value(0).tag(), "evaluation/test/auc");
+  EXPECT_EQ(events[4].summary().value(0).tag(), "reported/recall");
+  ASSERT_EQ(events[5].summary().value_size(), 2) << "an empty distribution has no histogram";
+  const tensorboard::HistogramProto& histo = events[5].summary().value(0).histo();
   EXPECT_EQ(histo.num(), 5);
   EXPECT_EQ(histo.sum(), 4026);
   EXPECT_EQ(histo.max(), 4000);
@@ -353,17 +401,31 @@ TEST(TensorBoardTest, RecordsCanBeReadBack) {
   EXPECT_GE(histo.bucket_limit(histo.bucket_limit_size() - 1), 4000);
 }
 
+// Attempts of one second are read in their order.
+TEST(TensorBoardTest, FilesOfASecondAreInOrder) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/watch_test.", getpid(), "/order");
+  std::vector<std::string> paths;
+  for (const int64_t micros : {999, 10'000, 700'000}) {
+    const absl::Time now = absl::FromUnixMicros(1'700'000'000'000'000 + micros);
+    const auto file = scheduler::TensorBoardFile::Create(folder, now, 0);
+    ASSERT_TRUE(file.ok()) << file.status();
+    paths.push_back((*file)->path());
+  }
+  EXPECT_TRUE(std::is_sorted(paths.begin(), paths.end()));
+  std::filesystem::remove_all(std::filesystem::path(folder).parent_path());
+}
+
 TEST(TensorBoardTest, ATableWithRulesHasCountsOfRows) {
   const std::string folder = absl::StrCat(testing::TempDir(), "/watch_test.", getpid(), "/rules");
-  auto file = scheduler::TensorBoardFile::Create(folder, absl::FromUnixSeconds(1700000000));
+  auto file = scheduler::TensorBoardFile::Create(folder, absl::FromUnixSeconds(1700000000), 0);
   ASSERT_TRUE(file.ok()) << file.status();
   const json tables = {{"ids", {{"rows", 12}, {"row_counts", CountsOfRows()}}}};
   EXPECT_TRUE((*file)->AddTables(absl::FromUnixSeconds(1700000000), 9, tables).ok());
   const std::vector<tensorboard::Event> events = ReadEvents((*file)->path());
   std::filesystem::remove_all(std::filesystem::path(folder).parent_path());
-  ASSERT_EQ(events.size(), 2u);
+  ASSERT_EQ(events.size(), 3u);
   std::vector<std::pair<std::string, float>> values;
-  for (const auto& value : events[1].summary().value()) {
+  for (const auto& value : events[2].summary().value()) {
     values.emplace_back(value.tag(), value.simple_value());
   }
   const std::vector<std::pair<std::string, float>> expected = {
@@ -374,7 +436,7 @@ TEST(TensorBoardTest, ATableWithRulesHasCountsOfRows) {
 }
 
 TEST(TensorBoardTest, AFolderThatCannotBeMadeIsRefused) {
-  const auto file = scheduler::TensorBoardFile::Create("/dev/null/x", absl::UnixEpoch());
+  const auto file = scheduler::TensorBoardFile::Create("/dev/null/x", absl::UnixEpoch(), 0);
   EXPECT_THAT(std::string(file.status().message()), HasSubstr("--tensorboard /dev/null/x"));
 }
 

@@ -213,7 +213,8 @@ TEST(CheckpointCheckTest, WhatFineTuningChangesIsSaid) {
   const std::vector<Variation> variations = {
       {{{"seed", "7"}}, {"seed is 7, the checkpoint's is 1", "other initial values"}},
       {{{"table[0].optimizer", "{kind: ADAM learning_rate: 0.1}"}},
-       {"the optimizer of table cities is adam", "adagrad", "the optimizer state starts afresh"}},
+       {"the optimizer of table cities is adam(table)", "adagrad",
+        "the optimizer state starts afresh"}},
       {{{"dense.optimizer", "{kind: SGD learning_rate: 0.1}"}},
        {"the optimizer of the dense parameters is sgd", "adam",
         "the optimizer state starts afresh"}},
@@ -233,6 +234,15 @@ TEST(CheckpointCheckTest, WhatFineTuningChangesIsSaid) {
     EXPECT_THAT(fit.refused, IsEmpty());
     ExpectWords(fit.said, variation.words);
   }
+}
+
+// An evaluation has no use for optimizer state.
+TEST(CheckpointCheckTest, AnotherOptimizerDoesNotMatterToAnEvaluation) {
+  const server::CheckpointFit fit = Fit({{"table[0].optimizer", "{kind: ADAM learning_rate: 0.1}"},
+                                         {"dense.optimizer", "{kind: SGD learning_rate: 0.1}"},
+                                         {"train.evaluate_only", "true"}});
+  EXPECT_THAT(fit.refused, IsEmpty());
+  EXPECT_THAT(fit.said, IsEmpty());
 }
 
 // A frozen table has no row in a checkpoint, so the job gives all of its rows their values.

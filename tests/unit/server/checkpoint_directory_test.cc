@@ -2,6 +2,7 @@
 // is refused is refused in one line that names the file.
 #include "server/checkpoint_directory.h"
 
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -10,36 +11,60 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/check.h"
+#include "base/damaged_checkpoint.h"
 #include "base/file.h"
 #include "base/memory_full.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint_compare.h"
 #include "server/checkpoint_load.h"
 #include "server/memory_budget.h"
 #include "server/page_arena.h"
+#include "server/segment_file.h"
+#include "tests/source_path.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
+#include "xxhash.h"
 
 namespace {
 // Files and folders are flushed as ever, until so many folders have been: then, if it is not 0, the
 // next one fails with this error.
 std::atomic<int> flushes_left{0}, flush_error{0};
+std::function<void()> at_flush;           // called once, when a folder is flushed
+std::atomic<int> lock_error{0};           // if it is not 0, flock fails with it
+std::atomic<int> removals_left{INT_MAX};  // after so many files, the removal of a folder fails
+std::atomic<int64_t> bytes_read{0};       // by pread
 }  // namespace
 
 // In the place of the C library's, which the library under test would call.
+extern "C" ssize_t pread(int fd, void* to, size_t bytes, off_t offset) {
+  const ssize_t n = static_cast<ssize_t>(syscall(SYS_pread64, fd, to, bytes, offset));
+  if (n > 0) bytes_read += n;
+  return n;
+}
 extern "C" int fsync(int fd) {
   struct stat info = {};
   const bool folder = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
@@ -47,7 +72,18 @@ extern "C" int fsync(int fd) {
     errno = flush_error.exchange(0);
     return -1;
   }
+  if (folder && at_flush) std::exchange(at_flush, nullptr)();
   return static_cast<int>(syscall(SYS_fsync, fd));
+}
+extern "C" int flock(int fd, int operation) {
+  if (lock_error == 0) return static_cast<int>(syscall(SYS_flock, fd, operation));
+  errno = lock_error;
+  return -1;
+}
+extern "C" int unlinkat(int folder, const char* path, int flags) {
+  if (removals_left-- > 0) return static_cast<int>(syscall(SYS_unlinkat, folder, path, flags));
+  errno = EIO;
+  return -1;
 }
 
 namespace tandem {
@@ -56,6 +92,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 // Table "a" of a plan (or the dense one), cut into near-equal ranges. `arena`: null: each has one.
 // `may_grow`: that of the table's context.
@@ -174,16 +211,23 @@ class CheckpointDirectoryTest : public ::testing::Test {
   std::string Folder(uint64_t run, int64_t step = 10, uint64_t request = 0) const {
     return server::CheckpointFolder(folder_, run, step, request);
   }
+  // Writes a segment of the ranges, or a file for each (`single_files_`).
   absl::Status WriteRanges(const std::string& checkpoint,
                            const std::vector<server::Range*>& ranges) const {
+    server::SegmentWriter segments(checkpoint, absl::StrCat("of-", ranges[0]->table().plan->name),
+                                   segment_bytes_);
     for (const server::Range* range : ranges) {
       server::RangeImage image = ImageOf(*range);
       if (range->table().plan->dense)
         image.keys.clear(), image.weights.clear(), image.slots.clear();
-      TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
-          absl::StrCat(checkpoint, "/", server::RangeFileName(image)), server::EncodeRange(image)));
+      const std::string bytes = server::EncodeRange(image);
+      TANDEM_RETURN_IF_ERROR(
+          single_files_ ? WriteFileAtomically(
+                              absl::StrCat(checkpoint, "/", server::RangeFileName(image)), bytes)
+                        : segments.Add(image, image.keys.size(),
+                                       [&](const ByteSink& sink) { return sink(bytes); }));
     }
-    return absl::OkStatus();
+    return segments.Finish();
   }
   std::string DenseBytes() const {
     server::RangeImage image;
@@ -249,6 +293,8 @@ class CheckpointDirectoryTest : public ::testing::Test {
   const std::string folder_ = root_ + "/model";
   HeapBufferSource buffers_;
   job::ResolvedJob plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
+  bool single_files_ = false;                     // as earlier versions wrote ranges
+  uint64_t segment_bytes_ = uint64_t{256} << 20;  // a segment with as many is full
 };
 
 TEST_F(CheckpointDirectoryTest, TheManifestSaysWhatWasCheckpointedAndBy) {
@@ -266,7 +312,8 @@ TEST_F(CheckpointDirectoryTest, TheManifestSaysWhatWasCheckpointedAndBy) {
   ASSERT_EQ(manifest.files.size(), 3u);
   int64_t rows = 0;
   for (const server::CheckpointFile& file : manifest.files) {
-    EXPECT_EQ(file.bytes, fs::file_size(saved->PathOf(file)));
+    EXPECT_LE(file.offset + file.bytes, fs::file_size(saved->PathOf(file)));
+    EXPECT_EQ(file.name, file.table == "a" ? "of-a-0.segment" : "dense.part");
     if (file.table == "a") rows += file.rows;
   }
   EXPECT_EQ(rows, 50);
@@ -409,7 +456,7 @@ TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
   EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest().step, 35);
   std::string damaged;
   const absl::StatusOr<server::CheckpointReader> newest =
-      server::CheckpointReader::OpenNewest(folder_, 7, &damaged);
+      server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged);
   ASSERT_TRUE(newest.ok()) << newest.status();
   EXPECT_EQ(newest->manifest().step, 35);
   EXPECT_EQ(newest->manifest().attempt, 1);
@@ -419,11 +466,43 @@ TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
   std::string bytes = *ReadWholeFile(dense);
   bytes[bytes.size() / 2] ^= 1;
   ASSERT_TRUE(WriteFileAtomically(dense, bytes).ok());
-  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged)->manifest().step, 30);
   EXPECT_THAT(damaged, HasSubstr(dense));
+  // A server checks the ranges when it loads them, and says which checkpoint it could not load.
+  {
+    server::CheckpointSearch search = server::CheckpointSearch::WithoutRanges();
+    EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, search, &damaged)->manifest().step,
+              30)
+        << "small files are read all the same";
+    const auto reader = server::CheckpointReader::OpenNewest(folder_, 7, search, &damaged);
+    const auto range = std::find_if(
+        reader->manifest().files.begin(), reader->manifest().files.end(),
+        [](const server::CheckpointFile& file) { return !absl::EndsWith(file.name, ".part"); });
+    std::string rows = *ReadWholeFile(reader->PathOf(*range));
+    rows[range->offset + range->bytes / 2] ^= 1;
+    ASSERT_TRUE(WriteFileAtomically(reader->PathOf(*range), rows).ok());
+    EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, search, &damaged)->manifest().step,
+              30)
+        << "its ranges are not read";
+    const absl::Status read = reader->Read(*range).status();
+    const std::string name = fs::path(reader->folder()).filename().string();
+    EXPECT_EQ(DamagedCheckpoint(read), name);
+    EXPECT_TRUE(
+        absl::IsNotFound(server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged).status()));
+    search.damaged[name] = "the fault";
+    const absl::Status none =
+        server::CheckpointReader::OpenNewest(folder_, 7, search, &damaged).status();
+    EXPECT_TRUE(absl::IsNotFound(none));
+    EXPECT_THAT(std::string(none.message()), HasSubstr("the fault"));
+    search.chosen = name;
+    EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, search, &damaged)->manifest().step,
+              30);
+    rows[range->offset + range->bytes / 2] ^= 1;
+    ASSERT_TRUE(WriteFileAtomically(reader->PathOf(*range), rows).ok());
+  }
   // And one that is cut short.
   fs::resize_file(dense, 10);
-  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged)->manifest().step, 30);
   EXPECT_THAT(damaged, HasSubstr("10 bytes"));
   // And one with the manifest of another run.
   Checkpoint(table, Head(7, 45, 3, 1));
@@ -432,10 +511,10 @@ TEST_F(CheckpointDirectoryTest, TheNewestCheckpointsOfTheRunAreKept) {
   EXPECT_EQ(foreign.step, 45);
   foreign.run = 6;
   ASSERT_TRUE(WriteFileAtomically(manifest, server::EncodeManifest(foreign)).ok());
-  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step, 30);
+  EXPECT_EQ(server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged)->manifest().step, 30);
   EXPECT_THAT(damaged, HasSubstr(manifest + ": is of run 0000000000000006"));
   EXPECT_TRUE(
-      absl::IsNotFound(server::CheckpointReader::OpenNewest(folder_, 8, &damaged).status()));
+      absl::IsNotFound(server::CheckpointReader::OpenNewest(folder_, 8, {}, &damaged).status()));
 }
 
 // The best one is what the run leaves behind; the newest ones are there to go on from.
@@ -454,7 +533,7 @@ TEST_F(CheckpointDirectoryTest, TheBestCheckpointStaysAndIsTheLatest) {
   const auto latest = [&] { return server::CheckpointReader::Open(folder_)->manifest(); };
   const auto newest = [&] {
     std::string damaged;
-    return server::CheckpointReader::OpenNewest(folder_, 7, &damaged)->manifest().step;
+    return server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged)->manifest().step;
   };
   Checkpoint(table, Head(7, 10, 2));
   EXPECT_EQ(latest().step, 10) << "there is no best one yet";
@@ -484,6 +563,205 @@ TEST_F(CheckpointDirectoryTest, TheBestCheckpointStaysAndIsTheLatest) {
   Checkpoint(table, Head(8, 5, 2));
   EXPECT_EQ(latest().step, 5);
   EXPECT_FALSE(fs::exists(server::CheckpointFolder(folder_, 7, 60, 0) + server::kBestSuffix));
+}
+
+// A worker of attempt 0 was suspended, and wakes up in attempt 1, or in another run.
+TEST_F(CheckpointDirectoryTest, AnEarlierAttemptCommitsNothing) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  ASSERT_EQ(server::BeginAttempt(folder_, Head(7, 0)), absl::OkStatus());
+  Checkpoint(table, Head(7, 10));
+  Write(Folder(7, 20), table);
+  server::CheckpointHead next = Head(7, 15, 1, 1);
+  next.resumed_from = fs::path(Folder(7, 10)).filename().string();
+  ASSERT_EQ(server::BeginAttempt(folder_, next), absl::OkStatus());
+  const auto expect_refused = [&](const std::string& newest, const std::string& why) {
+    Write(Folder(7, 20), table);
+    const absl::Status late = server::CommitCheckpoint(Folder(7, 20), plan_, Head(7, 20), kDense);
+    EXPECT_TRUE(absl::IsFailedPrecondition(late)) << late;
+    EXPECT_THAT(std::string(late.message()), HasSubstr(folder_ + "/FENCE: " + why));
+    EXPECT_FALSE(fs::exists(Folder(7, 20)));
+    EXPECT_EQ(server::CheckpointReader::Open(folder_)->folder(), newest);
+  };
+  expect_refused(Folder(7, 10), "attempt 1 of run 0000000000000007 has begun");
+  Checkpoint(table, next);
+  const std::string newest = server::CheckpointReader::Open(folder_)->folder();
+  expect_refused(newest, "attempt 1 of run 0000000000000007 has begun");
+  ASSERT_EQ(server::BeginAttempt(folder_, Head(8, 0)), absl::OkStatus());
+  expect_refused(newest, "attempt 0 of run 0000000000000008 has begun");
+  ASSERT_EQ(WriteFileAtomically(folder_ + "/FENCE", "8"), absl::OkStatus());
+  Write(Folder(8, 20), table);
+  EXPECT_THAT(
+      std::string(server::CommitCheckpoint(Folder(8, 20), plan_, Head(8, 20), kDense).message()),
+      HasSubstr("FENCE: names no attempt of a run: \"8\""));
+  ASSERT_EQ(server::BeginAttempt(folder_, Head(8, 0)), absl::OkStatus());
+  Checkpoint(table, Head(8, 20));
+}
+
+// The next attempt has begun with the checkpoint whose commit was interrupted.
+TEST_F(CheckpointDirectoryTest, AnAttemptThatBeginsInTheMiddleOfACommitKeepsItsCheckpoint) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  ASSERT_EQ(server::BeginAttempt(folder_, Head(7, 0)), absl::OkStatus());
+  Checkpoint(table, Head(7, 10));
+  Write(Folder(7, 20), table);
+  at_flush = [&] {  // the manifest is in its place
+    std::string damaged;
+    const auto newest = server::CheckpointReader::OpenNewest(folder_, 7, {}, &damaged);
+    ASSERT_TRUE(newest.ok()) << newest.status();
+    server::CheckpointHead next = Head(7, 20, 1, 1);
+    next.resumed_from = fs::path(newest->folder()).filename().string();
+    ASSERT_EQ(server::BeginAttempt(folder_, next), absl::OkStatus());
+  };
+  const absl::Status late = server::CommitCheckpoint(Folder(7, 20), plan_, Head(7, 20), kDense);
+  EXPECT_TRUE(absl::IsFailedPrecondition(late)) << late;
+  EXPECT_TRUE(server::CheckpointReader::Open(Folder(7, 20)).ok());
+  EXPECT_EQ(server::CheckpointReader::Open(folder_)->folder(), Folder(7, 10)) << "LATEST";
+  // The attempt begins while the commit removes what is old.
+  ASSERT_EQ(server::BeginAttempt(folder_, Head(7, 0)), absl::OkStatus());
+  Write(Folder(7, 30), table);
+  at_flush = [&] {
+    at_flush = [&] {  // LATEST is in its place
+      ASSERT_EQ(server::BeginAttempt(folder_, Head(8, 0)), absl::OkStatus());
+    };
+  };
+  EXPECT_EQ(server::CommitCheckpoint(Folder(7, 30), plan_, Head(7, 30), kDense), absl::OkStatus());
+  EXPECT_TRUE(fs::exists(Folder(7, 10)));
+  EXPECT_TRUE(fs::exists(Folder(7, 20)));
+}
+
+// A role was killed while it wrote a checkpoint, and another time after the commit, before the
+// older ones were removed. The disk has room for keep + 1.
+TEST_F(CheckpointDirectoryTest, AnAttemptBeginsWithAsManyCheckpointsAsAreKept) {
+  plan_.job.mutable_train()->mutable_keep_best();
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  const std::string best = server::CheckpointFolder(folder_, 7, 5, 0) + server::kBestSuffix;
+  Write(best, table);
+  server::CheckpointHead head = Head(7, 5, 10);
+  head.best = true;
+  ASSERT_EQ(server::CommitCheckpoint(best, plan_, head, kDense), absl::OkStatus());
+  for (const int64_t step : {10, 20, 30, 40, 50}) Checkpoint(table, Head(7, step, 10));
+  Write(Folder(7, 60), table);
+  Write(Folder(6, 60), table);
+  server::CheckpointHead next = Head(7, 0, 2, 1);
+  next.resumed_from = fs::path(Folder(7, 40)).filename().string();
+  ASSERT_EQ(server::BeginAttempt(folder_, next), absl::OkStatus());
+  EXPECT_FALSE(fs::exists(Folder(7, 60)));
+  EXPECT_FALSE(fs::exists(Folder(6, 60)));
+  EXPECT_TRUE(fs::exists(Folder(7, 10))) << "nobody has loaded Folder(7, 40) yet";
+  ASSERT_EQ(server::AdoptCheckpoint(folder_, next), absl::OkStatus());
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    if (entry.is_directory()) left.push_back(entry.path().string());
+  }
+  EXPECT_THAT(left, UnorderedElementsAre(best, Folder(7, 30), Folder(7, 40), Folder(7, 50)))
+      << "Folder(7, 50) was passed over: the next commit removes it";
+  EXPECT_EQ(server::CheckpointReader::Open(folder_)->folder(), best);
+}
+
+// A process died between the manifest and LATEST, or LATEST names a checkpoint that is damaged.
+TEST_F(CheckpointDirectoryTest, AnAttemptNamesTheCheckpointThatItHasLoaded) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  for (const int64_t step : {10, 20, 30}) Checkpoint(table, Head(7, step, 10));
+  for (const int64_t named : {10, 30}) {
+    const std::string name = fs::path(Folder(7, named)).filename().string();
+    ASSERT_EQ(WriteFileAtomically(folder_ + "/LATEST", name + "\n"), absl::OkStatus());
+    server::CheckpointHead next = Head(7, 0, 2, 1);
+    next.resumed_from = fs::path(Folder(7, 20)).filename().string();
+    ASSERT_EQ(server::BeginAttempt(folder_, next), absl::OkStatus());
+    // For want of room nothing is removed that is the newest one that can be loaded.
+    server::MakeRoom(Folder(7, 40), next);
+    EXPECT_TRUE(fs::exists(Folder(7, 20))) << named;
+    ASSERT_EQ(server::AdoptCheckpoint(folder_, next), absl::OkStatus());
+    EXPECT_EQ(server::CheckpointReader::Open(folder_)->folder(), Folder(7, 20)) << named;
+  }
+}
+
+// A checkpoint that somebody reads for long counts among those that are kept.
+TEST_F(CheckpointDirectoryTest, ACheckpointThatIsReadTakesThePlaceOfAnother) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  Checkpoint(table, Head(7, 10, 2));
+  const absl::StatusOr<OwnedFd> kept = server::KeepCheckpoint(Folder(7, 10));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  for (const int64_t step : {20, 30, 40}) Checkpoint(table, Head(7, step, 2));
+  EXPECT_TRUE(fs::exists(Folder(7, 10)));
+  EXPECT_FALSE(fs::exists(Folder(7, 30)));
+  EXPECT_EQ(server::CheckpointReader::Open(folder_)->folder(), Folder(7, 40));
+}
+
+// Wherever a removal is interrupted, nothing that looks like a checkpoint is left of it.
+TEST_F(CheckpointDirectoryTest, HalfOfARemovedCheckpointHasNoManifest) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  bool removed = false;
+  for (int files = 0; !removed; ++files) {
+    fs::remove_all(folder_);
+    Checkpoint(table, Head(7, 10));
+    removals_left = files;
+    Checkpoint(table, Head(7, 20));
+    removals_left = INT_MAX;
+    removed = !fs::exists(Folder(7, 10));
+    EXPECT_FALSE(fs::exists(Folder(7, 10) + "/MANIFEST")) << files;
+  }
+}
+
+// Nobody knows whether a reader protects the checkpoint.
+TEST_F(CheckpointDirectoryTest, ACheckpointStaysWhereTheLockFails) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  Checkpoint(table, Head(7, 10));
+  const absl::StatusOr<OwnedFd> kept = server::KeepCheckpoint(Folder(7, 10));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  for (const int error : {EBADF, ENOLCK, EIO, EINTR, ENOSYS, EOPNOTSUPP}) {
+    std::string stay;
+    Write(Folder(7, 20), table);
+    lock_error = error;
+    EXPECT_EQ(server::CommitCheckpoint(Folder(7, 20), plan_, Head(7, 20), kDense, &stay),
+              absl::OkStatus());
+    lock_error = 0;
+    EXPECT_THAT(stay, HasSubstr(folder_ + ": older checkpoints stay, because their locks fail (" +
+                                std::strerror(error) + ")"));
+    EXPECT_TRUE(server::CheckpointReader::Open(Folder(7, 10)).ok()) << error;
+    EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest().step, 20);
+  }
+  std::string stay = "of the commit before";
+  Write(Folder(7, 20), table);
+  EXPECT_EQ(server::CommitCheckpoint(Folder(7, 20), plan_, Head(7, 20), kDense, &stay),
+            absl::OkStatus());
+  EXPECT_EQ(stay, "") << "a reader is no error";
+}
+
+// A checkpoint for which there is no room removes what it would replace. The newest whole one, the
+// best one, and one that somebody reads stay.
+TEST_F(CheckpointDirectoryTest, RoomIsMadeOfWhatTheNextCheckpointReplaces) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  for (const int64_t step : {10, 20, 30}) Checkpoint(table, Head(7, step, 3));
+  fs::create_directories(Folder(7, 25));  // without a manifest
+  absl::StatusOr<OwnedFd> kept = server::KeepCheckpoint(Folder(7, 20));
+  EXPECT_EQ(server::MakeRoom(Folder(7, 40), Head(7, 40, 3)), 2);
+  EXPECT_FALSE(fs::exists(Folder(7, 10)));
+  EXPECT_FALSE(fs::exists(Folder(7, 25)));
+  EXPECT_TRUE(fs::exists(Folder(7, 20))) << "two stay beside the new one";
+  EXPECT_EQ(server::MakeRoom(Folder(7, 40), Head(7, 40, 2)), 0);
+  EXPECT_TRUE(fs::exists(Folder(7, 20))) << "somebody reads it";
+  *kept = OwnedFd();
+  for (const int keep : {2, 1}) {
+    server::MakeRoom(Folder(7, 40), Head(7, 40, keep));
+    EXPECT_FALSE(fs::exists(Folder(7, 20)));
+    EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest().step, 30) << keep;
+  }
+  plan_.job.mutable_train()->mutable_keep_best();
+  server::CheckpointHead best = Head(7, 40, 2);
+  best.best = true;
+  Checkpoint(table, best);
+  Checkpoint(table, Head(7, 50, 2));
+  server::MakeRoom(Folder(7, 60), Head(7, 60, 1));
+  EXPECT_TRUE(fs::exists(Folder(7, 40))) << "the best one";
+  EXPECT_TRUE(fs::exists(Folder(7, 50))) << "the newest one";
 }
 
 // Whoever reads a checkpoint keeps it: the run that checkpoints there removes it later.
@@ -565,6 +843,7 @@ TEST_F(CheckpointDirectoryTest, ACheckpointThatIsReplacedWhileItIsOpenedGivesWay
 }
 
 TEST_F(CheckpointDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
+  single_files_ = true;
   Table table(plan_, 4);
   table.Fill(50, 1);
   const std::string checkpoint = Folder(7);
@@ -594,6 +873,7 @@ TEST_F(CheckpointDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
 }
 
 TEST_F(CheckpointDirectoryTest, WhatIsNotTheWholeCheckpointIsRefusedByName) {
+  single_files_ = true;
   Table table(plan_, 2), other(plan_, 2);
   table.Fill(50, 1);
   other.Fill(50, 2);
@@ -811,8 +1091,10 @@ TEST_F(CheckpointLoadTest, AManifestWithOtherNumbersOfRowsIsRefused) {
   Checkpoint(table, 7);
   SetRowsInManifest(51);
   Table into(plan_, 1);
-  EXPECT_THAT(std::string(Load(folder_, &into).message()),
-              HasSubstr(".range: has 50 rows, the manifest says 51"));
+  EXPECT_THAT(
+      std::string(Load(folder_, &into).message()),
+      HasSubstr("table a, positions [0x0, 2^64) at offset 0: has 50 rows, the manifest says "
+                "51"));
 }
 
 // Rows that fill the memory up to the margin fit again when the run resumes. The files that are in
@@ -849,6 +1131,60 @@ TEST_F(CheckpointDirectoryTest, FilesInMemoryMakeNoRowGiveWay) {
     budget.OnResident(arena.resident());
     EXPECT_EQ(budget.used(), arena.resident()) << "the files are gone";
   }
+}
+
+// Files are never refused memory, but rows are. So with little memory the shards read one file
+// after the other.
+TEST_F(CheckpointLoadTest, FilesOfManyShardsLeaveMemoryForRows) {
+  constexpr int kShards = 8;
+  Table table(plan_, kShards);
+  table.Fill(80'000, 1.5f);
+  Checkpoint(table, 7);
+  server::SharedCheckpoint shared;
+  size_t file = 0;  // bytes of the largest
+  for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
+    file = std::max<size_t>(file, facts.bytes);
+  }
+  server::MemoryBudget budget(MemoryOfRows(kShards) + 3 * file);
+  LoadOfShards into(plan_, kShards, kShards, &budget);
+  server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, kShards, &budget},
+                              into.wanted());
+  EXPECT_THAT(into.Load(&load), ::testing::Each(absl::OkStatus()));
+  EXPECT_EQ(into.Rows(), table.Rows());
+}
+
+// Shards wait for one another only where their own files do not fit. The first shard that has
+// loaded a file waits here for the other one.
+TEST_F(CheckpointLoadTest, SmallFilesAreLoadedAtTheSameTimeBesideALargeOne) {
+  Table table(plan_, 4);
+  for (uint64_t key = 0; key < 40'000; ++key) {
+    const bool in_the_last = &table.RangeOf(key) == table.ranges()[3];
+    if (!in_the_last && key >= 40) continue;
+    ASSERT_EQ(table.RangeOf(key).store().Assign({&key, 1}, std::vector<float>{1, 2}, {}),
+              absl::OkStatus());
+  }
+  Checkpoint(table, 7);
+  server::SharedCheckpoint shared;
+  size_t largest = 0;
+  for (const server::CheckpointFile& facts : shared.Open(folder_).value()->manifest().files) {
+    largest = std::max<size_t>(largest, facts.bytes);
+  }
+  server::MemoryBudget budget(MemoryOfRows(4) + 4 * largest);
+  ASSERT_LT(budget.room(), 2 * 4 * largest) << "four times a file for each of two shards";
+  LoadOfShards into(plan_, /*ranges=*/4, /*shards=*/2, &budget);
+  std::atomic<int> loaded{0};
+  absl::Notification both;
+  const auto on_progress = [&] {
+    const int now = ++loaded;
+    if (now == 2) both.Notify();
+    if (now > 1) return;
+    EXPECT_TRUE(both.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  };
+  server::CheckpointLoad load(OpenerOf(&shared, folder_),
+                              {/*resume=*/true, {}, /*shards=*/2, &budget, on_progress},
+                              into.wanted());
+  EXPECT_THAT(into.Load(&load), ::testing::Each(absl::OkStatus()));
+  EXPECT_EQ(into.Rows(), table.Rows());
 }
 
 // If not all rows of AT_BUDGET fit, each range loads about the same share of its rows. (A range
@@ -977,6 +1313,7 @@ TEST_F(CheckpointLoadTest, RowsThatFitAreLoadedWithoutTheSlotsOfTheFiles) {
 // Several shards of one process need rows of the same files, because the ranges are cut anew. The
 // process reads the manifest once, and each range file once.
 TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnce) {
+  single_files_ = true;
   Table table(plan_, 24);
   table.Fill(2000, 1.5f);
   server::CheckpointHead head = Head(7, 10);
@@ -1005,8 +1342,190 @@ TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnce) {
   }
 }
 
+// The same of ranges in segments. Shards that need parts of the same segment read them at the same
+// time, and each range is read once.
+TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachPartOfASegmentOnce) {
+  segment_bytes_ = 4000;  // several segments
+  Table table(plan_, 24);
+  table.Fill(2000, 1.5f);
+  Checkpoint(table, 7);
+  for (const auto& [ranges, shards] : {std::pair{24, 3}, {7, 3}, {60, 4}, {1, 1}}) {
+    SCOPED_TRACE(absl::StrCat(ranges, " ranges, ", shards, " shards"));
+    LoadOfShards loaded(plan_, ranges, shards);
+    server::SharedCheckpoint shared;
+    const auto opened = shared.Open(folder_);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    int64_t want = 0;
+    std::set<std::string> segments;
+    for (const server::CheckpointFile& file : (*opened)->manifest().files) {
+      if (file.table == "a") want += static_cast<int64_t>((file.bytes + 63) / 64 * 64);
+      if (file.table == "a") segments.insert(file.name);
+    }
+    EXPECT_GT(segments.size(), 3u);
+    bytes_read = 0;
+    server::CheckpointLoad load(OpenerOf(&shared, folder_), {/*resume=*/true, {}, shards},
+                                loaded.wanted());
+    EXPECT_THAT(loaded.Load(&load), ::testing::Each(absl::OkStatus()));
+    EXPECT_EQ(bytes_read, want);
+    EXPECT_EQ(loaded.Rows(), table.Rows());
+  }
+  // A shard that needs some ranges reads no others.
+  Table some(plan_, 24);
+  const std::vector<server::Range*> third = {some.ranges()[2]};
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  bytes_read = 0;
+  ASSERT_EQ(saved->ResumeRanges(third, buffers_), absl::OkStatus());
+  EXPECT_GT(third[0]->store().size(), 0);
+  EXPECT_EQ(bytes_read, static_cast<int64_t>((saved->manifest().files[2].bytes + 63) / 64 * 64));
+}
+
+// A byte of a segment that has changed is found, wherever it is, and named by the file; in a range
+// also by the table and the positions. So is a segment that is cut short, gone, or of another run.
+TEST_F(CheckpointDirectoryTest, DamageInASegmentIsRefusedByName) {
+  Table table(plan_, 3), other(plan_, 3);
+  table.Fill(20, 1);
+  other.Fill(20, 2);
+  Checkpoint(table, 7);
+  const std::string file = FirstRange(Folder(7)), bytes = *ReadWholeFile(file);
+  const auto put = [&](const std::string& contents) {
+    std::ofstream(file, std::ios::binary) << contents;
+  };
+  const server::Manifest manifest = server::CheckpointReader::Open(folder_)->manifest();
+  ASSERT_EQ(manifest.files.size(), 4u);
+  for (size_t at = 0; at < bytes.size(); at += at % 64 < 40 ? 7 : 3) {
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ 4);
+    put(changed);
+    Table into(plan_, 2);
+    const std::string why(Load(folder_, &into).message());
+    EXPECT_THAT(why, HasSubstr(file)) << "byte " << at;
+    for (const server::CheckpointFile& part : manifest.files) {
+      if (part.table != "a" || at < part.offset || at >= part.offset + part.bytes) continue;
+      EXPECT_THAT(why, HasSubstr(absl::StrCat("table a, positions ",
+                                              server::PositionsText(part.begin, part.end))));
+    }
+  }
+  for (size_t kept = 0; kept < bytes.size(); kept += 5) {
+    put(bytes.substr(0, kept));
+    EXPECT_THAT(std::string(server::CheckpointReader::Open(folder_).status().message()),
+                HasSubstr(file))
+        << kept;
+  }
+  put(bytes + std::string(64, '\0'));
+  ExpectRefused(file, "is it cut short?");
+  fs::remove(file);
+  ExpectRefused(file, "the manifest lists it");
+  const std::string elsewhere = folder_ + "/elsewhere";
+  Write(elsewhere, other);
+  fs::copy(elsewhere + "/" + fs::path(file).filename().string(), file);
+  ASSERT_EQ(fs::file_size(file), bytes.size());
+  ExpectRefused(file, "is it of another checkpoint?");
+  // Nor is a segment committed that is not whole.
+  fs::resize_file(elsewhere + "/" + fs::path(file).filename().string(), bytes.size() - 1);
+  EXPECT_THAT(
+      std::string(server::CommitCheckpoint(elsewhere, plan_, Head(8, 10), kDense).message()),
+      HasSubstr(fs::path(file).filename().string()));
+  put(bytes);
+  Table into(plan_, 3);
+  EXPECT_EQ(Load(folder_, &into), absl::OkStatus());
+}
+
+// The manifest of a checkpoint with a file for each range, as versions before segments wrote it.
+std::string OldManifest(const server::Manifest& manifest) {
+  auto json = nlohmann::ordered_json::parse(server::EncodeManifest(manifest));
+  json["format"] = 2u;
+  for (auto& file : json["files"]) {
+    file = {{"name", file["file"]}, {"table", file["table"]},  {"begin", file["begin"]},
+            {"end", file["end"]},   {"bytes", file["length"]}, {"rows", file["rows"]},
+            {"xxh3", file["xxh3"]}};
+  }
+  json.erase("xxh3");
+  const std::string text = json.dump(1);
+  json["xxh3"] = absl::StrFormat("0x%016x", XXH3_64bits(text.data(), text.size()));
+  return json.dump(1) + "\n";
+}
+
+TEST_F(CheckpointDirectoryTest, AManifestOfFormat2IsRead) {
+  single_files_ = true;
+  Table table(plan_, 3);
+  table.Fill(50, 1.5f);
+  Checkpoint(table, 7);
+  const server::Manifest manifest = server::CheckpointReader::Open(folder_)->manifest();
+  const std::string old = OldManifest(manifest);
+  EXPECT_THAT(old, HasSubstr("\"format\": 2"));
+  ASSERT_EQ(WriteFileAtomically(Folder(7) + "/MANIFEST", old), absl::OkStatus());
+  EXPECT_EQ(server::CheckpointReader::Open(folder_)->manifest(), manifest);
+  Table loaded(plan_, 2), resumed(plan_, 4);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+  ASSERT_EQ(server::CheckpointReader::Open(folder_)->ResumeRanges(resumed.ranges(), buffers_),
+            absl::OkStatus());
+  EXPECT_EQ(resumed.Rows(), table.Rows());
+}
+
+// `tandem replay` compares models whose ranges may be in other files.
+TEST_F(CheckpointDirectoryTest, ModelsAreComparedRangeByRange) {
+  Table table(plan_, 3), other(plan_, 3), cut(plan_, 2);
+  for (Table* const one : {&table, &other, &cut}) one->Fill(50, 1.5f);
+  const auto compare = [&](const Table& second, uint64_t segment_bytes, bool single_files) {
+    segment_bytes_ = uint64_t{256} << 20;
+    single_files_ = false;
+    Checkpoint(table, 7);
+    const auto a = server::CheckpointReader::Open(folder_);
+    const absl::StatusOr<OwnedFd> kept = server::KeepCheckpoint(Folder(7));
+    segment_bytes_ = segment_bytes;
+    single_files_ = single_files;
+    Checkpoint(second, 8);
+    const auto b = server::CheckpointReader::Open(folder_);
+    EXPECT_TRUE(a.ok() && b.ok() && a->folder() != b->folder());
+    return server::CompareModels(*a, *b).value();
+  };
+  for (const auto& [segment_bytes, single_files] :
+       {std::pair<uint64_t, bool>{1, false}, {0, true}}) {
+    const server::ModelComparison same = compare(table, segment_bytes, single_files);
+    EXPECT_THAT(same.differences, ::testing::IsEmpty());
+    EXPECT_EQ(same.ranges, 4);  // three ranges, dense.part
+    EXPECT_EQ(same.rows, 52);
+  }
+  other.Step(0, 0, /*count=*/1);
+  EXPECT_THAT(compare(other, 1, false).differences,
+              ::testing::ElementsAre(
+                  ::testing::MatchesRegex("table a, positions .*: row of key 0 has .* and .*")));
+  EXPECT_THAT(
+      compare(cut, 1, false).differences,
+      ::testing::Contains(HasSubstr("has no table a, positions [0x8000000000000000, 2^64)")));
+}
+
+// A checkpoint from before there were segments: a manifest of format 2, range files
+// of formats 1 and 2.
+TEST_F(CheckpointDirectoryTest, ACheckpointOfAnEarlierVersionIsRead) {
+  const absl::StatusOr<server::CheckpointReader> saved =
+      server::CheckpointReader::Open(SourcePath("tests/testdata/checkpoint_format_2"));
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  ASSERT_EQ(saved->manifest().files.size(), 6u);
+  std::map<std::string, size_t> rows;
+  for (const server::CheckpointFile& file : saved->manifest().files) {
+    const absl::StatusOr<server::RangeImage> image = saved->Read(file);
+    ASSERT_TRUE(image.ok()) << image.status();
+    EXPECT_EQ(*saved->ReadKeys(file), image->keys);
+    rows[file.table] += image->keys.size();
+    EXPECT_EQ(image->limited, file.table == "rest");
+    EXPECT_EQ(image->stamp, image->progress.version);
+    if (file.table != "rest" || file.begin != 0) continue;
+    EXPECT_EQ(image->progress.version, 5);
+    EXPECT_EQ(image->keys[0], 0xa82034f6e854c2d6u);
+    EXPECT_NEAR(image->weights[1], 0.147939, 1e-6);
+    EXPECT_EQ(image->ages[0], 2u);
+  }
+  EXPECT_EQ(rows["offers"], 20u);
+  EXPECT_EQ(rows["rest"], 6u);
+  EXPECT_NE(saved->ReadRecord().value(), "");
+  EXPECT_EQ(saved->CheckCover("offers"), absl::OkStatus());
+}
+
 // The same where the rows of each file may be in any range.
 TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnceUnderAnotherSalt) {
+  single_files_ = true;
   Table table(plan_, 24);
   table.Fill(500, 1.5f);
   Checkpoint(table, 7);
@@ -1015,9 +1534,12 @@ TEST_F(CheckpointDirectoryTest, TheShardsOfAProcessReadEachFileOnceUnderAnotherS
   LoadOfShards loaded(salted, 7, 3);
   OpenCounter counter(Folder(7));
   server::SharedCheckpoint shared;
-  server::CheckpointLoad load(OpenerOf(&shared, folder_), {false, {}, 3}, loaded.wanted());
+  std::atomic<int> moved{0};
+  server::CheckpointLoad load(OpenerOf(&shared, folder_),
+                              {false, {}, 3, nullptr, [&moved] { ++moved; }}, loaded.wanted());
   EXPECT_THAT(loaded.Load(&load), ::testing::Each(absl::OkStatus()));
   EXPECT_EQ(loaded.Rows(), table.Rows());
+  EXPECT_EQ(moved, 3 * 24) << "each file is progress, so a long load is no stall";
   int files = 0;
   for (const auto& [name, count] : counter.Opened()) {
     EXPECT_EQ(count, 1) << name;
@@ -1043,7 +1565,7 @@ TEST_F(CheckpointDirectoryTest, AShardThatFailsEndsTheLoadOfAll) {
   }
   const std::string file = FirstRange(Folder(7));
   std::string bytes = *ReadWholeFile(file);
-  bytes[bytes.size() / 2] ^= 1;
+  bytes[150] ^= 1;  // in the first range
   ASSERT_TRUE(WriteFileAtomically(file, bytes).ok());
   LoadOfShards loaded(plan_, 400, 3);
   server::SharedCheckpoint shared;
@@ -1264,6 +1786,102 @@ TEST_F(CheckpointDirectoryTest, AStoreRemembersItsWriters) {
   // Their writers are new there: a run that goes on on other ranges has other programs.
   write(&cut, 1, 300);
   EXPECT_EQ(cut.Rows(), before.Rows());
+}
+
+// The stamp of a range counts steps of the optimizer, however the table is cut: also steps without
+// rows in the range, and steps that are applied late. It never begins anew.
+TEST_F(FixedDelayTest, TheStampCountsTheStepsOfTheOptimizer) {
+  const auto expect = [](const Table& table, int64_t stamp, int64_t step_base = 0) {
+    for (const server::Range* const range : table.ranges()) {
+      EXPECT_EQ(ImageOf(*range).stamp, stamp);
+      EXPECT_EQ(ImageOf(*range).step_base, step_base);
+    }
+  };
+  Table before(delayed_, 2), resumed(delayed_, 3), loaded(delayed_, 3), moved(delayed_, 2);
+  for (int64_t step = 0; step < 7; ++step) before.Step(step, step, /*count=*/1);
+  expect(before, 5);  // two are delayed
+  Checkpoint(before, 7);
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  ASSERT_EQ(saved->ResumeRanges(resumed.ranges(), buffers_), absl::OkStatus());
+  expect(resumed, 5);
+  resumed.Step(7, 7, kKeys, /*incarnation=*/99);
+  expect(resumed, 6);
+  resumed.FinishDelayed();
+  expect(resumed, 8);
+  for (size_t r = 0; r < 2; ++r) {
+    ASSERT_EQ(moved.ranges()[r]->Restore(ImageOf(*before.ranges()[r]), buffers_), absl::OkStatus());
+  }
+  expect(moved, 5);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  expect(loaded, 5);
+
+  // A new run applies the delayed steps, with an optimizer that begins there.
+  job::ResolvedJob other = PlanWith("kind: BSP");
+  other.tables[0].optimizer.set_kind(Optimizer::ADAM);
+  Table begun(other, 1);
+  ASSERT_EQ(Load(folder_, &begun), absl::OkStatus());
+  expect(begun, 7, /*step_base=*/5);
+
+  const job::ResolvedJob asp = PlanWith("kind: ASP");
+  Table by_update(asp, 2);
+  for (int64_t step = 0; step < 3; ++step) by_update.Step(step, step, /*count=*/1);
+  expect(by_update, 6);  // two workers
+  const job::ResolvedJob gba = PlanWith("kind: GBA batches: 3");
+  Table by_batch(gba, 2);
+  for (int64_t step = 0; step < 3; ++step) by_batch.Step(step, step, /*count=*/1);
+  expect(by_batch, 2);  // six updates
+}
+
+// ADAM that counts by table goes on with its count: on ranges cut anew, in a moved range, and in a
+// new run that begins with the checkpoint. After another optimizer it begins at 1.
+TEST_F(CheckpointDirectoryTest, TheStepCountOfAdamByTableGoesOn) {
+  for (const char* policy : {"kind: BSP", "kind: FIXED_DELAY delay: 2", "kind: ASP",
+                             "kind: SSP bound: 2", "kind: GBA batches: 4"}) {
+    SCOPED_TRACE(policy);
+    plan_ = CorePlan(policy, 2, 2, "", "ALLREDUCE");
+    Table sgd(plan_, 2);
+    plan_.tables[0].optimizer.set_kind(Optimizer::ADAM);
+    plan_.tables[0].optimizer.set_step_count(Optimizer::TABLE);
+    Table whole(plan_, 2), cut(plan_, 3), moved(plan_, 2), loaded(plan_, 3), fresh(plan_, 3),
+        after_sgd(plan_, 3);
+    const auto count = [](int64_t step) { return step % 3 == 0 ? 20u : 1u; };  // rare rows
+    for (int64_t step = 0; step < 6; ++step) whole.Step(step, step, count(step));
+    Checkpoint(whole, 7);
+    const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    ASSERT_EQ(saved->ResumeRanges(cut.ranges(), buffers_), absl::OkStatus());
+    for (size_t r = 0; r < 2; ++r) {
+      ASSERT_EQ(moved.ranges()[r]->Restore(ImageOf(*whole.ranges()[r]), buffers_),
+                absl::OkStatus());
+    }
+    ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+    for (int64_t step = 6; step < 12; ++step) {
+      whole.Step(step, step, count(step));
+      cut.Step(step, step, count(step));
+      moved.Step(step, step, count(step));
+      loaded.Step(step - 6, step, count(step));
+    }
+    for (Table* const table : {&whole, &cut, &moved, &loaded}) table->FinishDelayed();
+    EXPECT_EQ(cut.Rows(), whole.Rows());
+    EXPECT_EQ(moved.Rows(), whole.Rows());
+    EXPECT_EQ(loaded.Rows(), whole.Rows());
+    fs::remove_all(folder_);
+
+    for (int64_t step = 0; step < 6; ++step) sgd.Step(step, step, /*count=*/20);
+    sgd.FinishDelayed();
+    Checkpoint(sgd, 7);
+    ASSERT_EQ(Load(folder_, &after_sgd), absl::OkStatus());
+    for (const auto& [key, row] : sgd.Rows()) {
+      TANDEM_CHECK_OK(fresh.RangeOf(key).store().Assign({&key, 1}, row, {}));
+    }
+    for (int64_t step = 0; step < 6; ++step) {
+      after_sgd.Step(step, step, count(step));
+      fresh.Step(step, step, count(step));
+    }
+    EXPECT_EQ(after_sgd.Rows(), fresh.Rows());
+    fs::remove_all(folder_);
+  }
 }
 
 // Files of two checkpoints are not mixed up: what stands at other steps is refused.

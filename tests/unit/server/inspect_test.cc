@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "server/checkpoint_directory.h"
 #include "server/range.h"
+#include "server/segment_file.h"
 #include "server/update_order.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
@@ -122,6 +123,29 @@ TEST_F(InspectTest, ARangeFileIsItsRowsAndWhatItRemembers) {
   EXPECT_THAT(text, Not(HasSubstr("more")));
   EXPECT_THAT(Text(Path("a.range"), 1), HasSubstr("... and 2 rows more"));
   EXPECT_EQ(Text(Path("a.range"), 0), text);
+}
+
+TEST_F(InspectTest, ASegmentIsItsRanges) {
+  server::SegmentWriter writer(folder_, "server-0-0");
+  server::RangeImage image = Image();
+  image.end = 0x1000;
+  for (const char* const table : {"a", "b"}) {
+    image.table = table;
+    ASSERT_EQ(writer.Add(image, image.keys.size(),
+                         [&](const ByteSink& sink) { return sink(server::EncodeRange(image)); }),
+              absl::OkStatus());
+  }
+  ASSERT_EQ(writer.Finish(), absl::OkStatus());
+  const std::string path = Path("server-0-0-0.segment"), text = Text(path, 1);
+  EXPECT_THAT(text, HasSubstr(path + ": a segment of 2 ranges\n"));
+  EXPECT_THAT(text, HasSubstr(" at offset 0: table a, positions [0x0, 0x1000), 3 rows"));
+  EXPECT_THAT(text, HasSubstr(": table b, positions [0x0, 0x1000), 3 rows"));
+  EXPECT_THAT(text, HasSubstr("... and 2 rows more"));
+  EXPECT_EQ(Text(folder_, 1), text) << "a checkpoint that was not finished";
+  std::string bytes = *ReadWholeFile(path);
+  bytes[700] ^= 1;
+  Write("server-0-0-0.segment", bytes);
+  ExpectRefused(path, "checksum");
 }
 
 TEST_F(InspectTest, ARangeFileOfATableWithLimitsHasAgesAndCandidates) {

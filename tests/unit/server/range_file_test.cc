@@ -1,10 +1,13 @@
 // Range files: the bytes of the page, every damaged file refused, and loading into other ranges.
 #include "server/range_file.h"
 
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,8 @@ server::RangeImage SmallImage() {
   image.slots_per_row = 1;
   image.begin = 0x1000;
   image.end = 0;
+  image.stamp = 21;
+  image.step_base = 4;
   image.progress.version = 7;
   image.progress.workers = {{11, 8, 7, false}, {12, 9, 6, true}};
   image.keys = {0, 5, ~uint64_t{0}};
@@ -61,6 +66,8 @@ void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.slots_per_row, b.slots_per_row);
   EXPECT_EQ(a.begin, b.begin);
   EXPECT_EQ(a.end, b.end);
+  EXPECT_EQ(a.stamp, b.stamp);
+  EXPECT_EQ(a.step_base, b.step_base);
   EXPECT_EQ(a.progress, b.progress);
   EXPECT_EQ(a.keys, b.keys);
   EXPECT_EQ(a.weights, b.weights);
@@ -102,6 +109,8 @@ TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
   image.slots_per_row = 1;
   image.begin = 0x10;
   image.end = 0x20;
+  image.stamp = 9;
+  image.step_base = 8;
   image.progress.version = 2;
   image.progress.workers = {{3, 4, 5, true}};
   image.keys = {6};
@@ -110,8 +119,8 @@ TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
   image.held = "h";
   const std::string want = absl::StrCat(
       "54445246"
-      "01000000"
-      "a800000000000000",  //   0 magic, format, file_bytes = 168
+      "03000000"
+      "d000000000000000",  //   0 magic, format, file_bytes = 208
       "01000000"
       "01000000"
       "0100000000000000",  //  16 dim, slots_per_row, rows
@@ -122,23 +131,28 @@ TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
       "01000000",  //  48 version, workers, table_bytes
       "0f000000"
       "00000000"
-      "0100000000000000",  //  64 optimizer_bytes, zero, held_bytes
+      "0100000000000000",  //  64 optimizer_bytes, limited, held_bytes
+      "0000000000000000"
+      "0900000000000000",  //  80 candidates, stamp
+      "0800000000000000"
+      "00000000"
+      "00000000",          //  96 step_base, row_type, state_type
+      "0000000000000000",  // 112 flags
       "0300000000000000"
-      "0400000000000000",  //  80 incarnation, admitted
+      "0400000000000000",  // 120 incarnation, admitted
       "0500000000000000"
-      "0100000000000000",                  //  96 applied, finished
-      "74726f77776973655f61646167726164",  // 112 "t", "rowwise_adagrad"
-      "0600000000000000",                  // 128 key
-      "0000803f00000000",                  // 136 weight 1.0, padding
-      "0000004000000000",                  // 144 slot 2.0, padding
-      "6800000000000000");                 // 152 held "h", padding
+      "0100000000000000",                  // 136 applied, finished
+      "74726f77776973655f61646167726164",  // 152 "t", "rowwise_adagrad"
+      "0600000000000000",                  // 168 key
+      "0000803f00000000",                  // 176 weight 1.0, padding
+      "0000004000000000",                  // 184 slot 2.0, padding
+      "6800000000000000");                 // 192 held "h", padding
   const std::string file = server::EncodeRange(image);
-  ASSERT_EQ(file.size(), 168u);
-  EXPECT_EQ(absl::BytesToHexString(file.substr(0, 160)), want);
+  ASSERT_EQ(file.size(), 208u);
+  EXPECT_EQ(absl::BytesToHexString(file.substr(0, 200)), want);
 }
 
-// The same row in a table with limits: format 2, one number more in the header, its age and a
-// candidate behind the slot.
+// The same row in a table with limits: its age and a candidate are behind the slot.
 TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
   server::RangeImage image;
   image.table = "t";
@@ -152,8 +166,8 @@ TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
   image.candidates = {{7, 2, 3}};
   const std::string want = absl::StrCat(
       "54445246"
-      "02000000"
-      "9000000000000000",  //   0 magic, format, file_bytes = 144
+      "03000000"
+      "b000000000000000",  //   0 magic, format, file_bytes = 176
       "01000000"
       "00000000"
       "0100000000000000",  //  16 dim, slots_per_row, rows
@@ -163,19 +177,143 @@ TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
       "00000000"
       "01000000",  //  48 version, workers, table_bytes
       "03000000"
-      "00000000"
-      "0000000000000000",  //  64 optimizer_bytes, zero, held_bytes
+      "01000000"
+      "0000000000000000",  //  64 optimizer_bytes, limited, held_bytes
       "0100000000000000",  //  80 candidates
-      "7473676400000000",  //  88 "t", "sgd", padding
-      "0600000000000000",  //  96 key
-      "0000803f00000000",  // 104 weight 1.0, padding
-      "0500000000000000",  // 112 age, padding
+      "0000000000000000"
+      "0000000000000000",  //  88 stamp, step_base
+      "00000000"
+      "00000000"
+      "0000000000000000",  // 104 row_type, state_type, flags
+      "7473676400000000",  // 120 "t", "sgd", padding
+      "0600000000000000",  // 128 key
+      "0000803f00000000",  // 136 weight 1.0, padding
+      "0500000000000000",  // 144 age, padding
       "0700000000000000"
       "02000000"
-      "03000000");  // 120 candidate: key, count, age
+      "03000000");  // 152 candidate: key, count, age
   const std::string file = server::EncodeRange(image);
-  ASSERT_EQ(file.size(), 144u);
-  EXPECT_EQ(absl::BytesToHexString(file.substr(0, 136)), want);
+  ASSERT_EQ(file.size(), 176u);
+  EXPECT_EQ(absl::BytesToHexString(file.substr(0, 168)), want);
+}
+
+// Puts the checksum behind the bytes of an old file.
+std::string Sealed(const std::string& hex) {
+  std::string file = absl::HexStringToBytes(hex) + std::string(8, '\0');
+  Seal(file);
+  return file;
+}
+
+// A file of format 1, as versions before format 3 wrote a table without limits.
+std::string OldFile() {
+  return Sealed(
+      absl::StrCat("54445246"
+                   "01000000"
+                   "a800000000000000",  //   0 magic, format, file_bytes = 168
+                   "01000000"
+                   "01000000"
+                   "0100000000000000",  //  16 dim, slots_per_row, rows
+                   "1000000000000000"
+                   "2000000000000000",  //  32 begin, end
+                   "0200000000000000"
+                   "01000000"
+                   "01000000",  //  48 version, workers, table_bytes
+                   "0f000000"
+                   "00000000"
+                   "0100000000000000",  //  64 optimizer_bytes, zero, held_bytes
+                   "0300000000000000"
+                   "0400000000000000",  //  80 incarnation, admitted
+                   "0500000000000000"
+                   "0100000000000000",                  //  96 applied, finished
+                   "74726f77776973655f61646167726164",  // 112 "t", "rowwise_adagrad"
+                   "0600000000000000",                  // 128 key
+                   "0000803f00000000",                  // 136 weight 1.0, padding
+                   "0000004000000000",                  // 144 slot 2.0, padding
+                   "6800000000000000"));                // 152 held "h", padding
+}
+
+// The same row in a table with limits: a file of format 2.
+std::string OldLimitedFile() {
+  return Sealed(
+      absl::StrCat("54445246"
+                   "02000000"
+                   "9000000000000000",  //   0 magic, format, file_bytes = 144
+                   "01000000"
+                   "00000000"
+                   "0100000000000000",  //  16 dim, slots_per_row, rows
+                   "0000000000000000"
+                   "2000000000000000",  //  32 begin, end
+                   "0000000000000000"
+                   "00000000"
+                   "01000000",  //  48 version, workers, table_bytes
+                   "03000000"
+                   "00000000"
+                   "0000000000000000",  //  64 optimizer_bytes, zero, held_bytes
+                   "0100000000000000",  //  80 candidates
+                   "7473676400000000",  //  88 "t", "sgd", padding
+                   "0600000000000000",  //  96 key
+                   "0000803f00000000",  // 104 weight 1.0, padding
+                   "0500000000000000",  // 112 age, padding
+                   "0700000000000000"
+                   "02000000"
+                   "03000000"));  // 120 candidate: key, count, age
+}
+
+// The stamp of an old file is its version.
+TEST(RangeFileTest, FilesOfFormats1And2AreRead) {
+  server::RangeImage want;
+  want.table = "t";
+  want.optimizer = "rowwise_adagrad";
+  want.dim = 1;
+  want.slots_per_row = 1;
+  want.begin = 0x10;
+  want.end = 0x20;
+  want.stamp = want.progress.version = 2;
+  want.progress.workers = {{3, 4, 5, true}};
+  want.keys = {6};
+  want.weights = {1.0f};
+  want.slots = {2.0f};
+  want.held = "h";
+  ASSERT_EQ(OldFile().size(), 168u);
+  auto image = server::DecodeRange(Bytes(OldFile()));
+  ASSERT_TRUE(image.ok()) << image.status();
+  ExpectSame(*image, want);
+
+  want = {};
+  want.table = "t";
+  want.optimizer = "sgd";
+  want.dim = 1;
+  want.end = 0x20;
+  want.limited = true;
+  want.keys = {6};
+  want.weights = {1.0f};
+  want.ages = {5};
+  want.candidates = {{7, 2, 3}};
+  ASSERT_EQ(OldLimitedFile().size(), 144u);
+  image = server::DecodeRange(Bytes(OldLimitedFile()));
+  ASSERT_TRUE(image.ok()) << image.status();
+  ExpectSame(*image, want);
+}
+
+// A changed byte of an old file is refused, or is data: then the content is another one.
+TEST(RangeFileTest, SealedDamageOfOldFilesIsRefusedOrIsData) {
+  for (const std::string& file : {OldFile(), OldLimitedFile()}) {
+    const std::string same = server::EncodeRange(*server::DecodeRange(Bytes(file)));
+    int refused = 0;
+    for (size_t at = 0; at + 8 < file.size(); ++at) {
+      for (const int value : {0x01, 0x02, 0x03, 0x7f, 0x80, 0xff}) {
+        std::string changed = file;
+        changed[at] = static_cast<char>(value);
+        Seal(changed);
+        const auto image = server::DecodeRange(Bytes(changed));
+        refused += image.ok() ? 0 : 1;
+        if (image.ok()) {
+          EXPECT_EQ(server::EncodeRange(*image) == same, changed == file) << "offset " << at;
+        }
+      }
+    }
+    EXPECT_GT(refused, 100);
+  }
 }
 
 class AnyFormatTest : public ::testing::TestWithParam<bool> {
@@ -246,10 +384,16 @@ TEST(RangeFileTest, HugeCountsAreRefusedByOffsetAndNumber) {
                 {56, 4, 0xffffffff, "workers at offset 56"},
                 {60, 4, 0xffffffff, "table_bytes at offset 60"},
                 {64, 4, 0xffffffff, "optimizer_bytes at offset 64"},
-                {68, 4, 1, "reserved field at offset 68"},
+                {68, 4, 2, "limited at offset 68"},
+                {80, 8, 1, "candidates at offset 80"},
+                {88, 8, 3, "step_base at offset 96 is 4, expected 0 to the stamp, 3"},
+                {96, 8, ~uint64_t{0}, "step_base at offset 96 is -1"},
+                {104, 4, 1, "row_type at offset 104 is 1, expected 0"},
+                {108, 4, 1, "state_type at offset 108 is 1, expected 0"},
+                {112, 8, uint64_t{1} << 63, "flags at offset 112"},
                 {72, 8, ~uint64_t{0}, "held_bytes at offset 72"},
                 {40, 8, 0x1000, "range at offset 32"},
-                {88, 8, ~uint64_t{0}, "worker at offset 80"}};
+                {128, 8, ~uint64_t{0}, "worker at offset 120"}};
   const auto expect_refused = [](std::string file, size_t offset, uint64_t value, size_t bytes,
                                  const std::string& name) {
     std::memcpy(&file[offset], &value, bytes);
@@ -274,9 +418,9 @@ TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
   file[0] = 'X';
   EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()), HasSubstr("magic"));
   file = server::EncodeRange(SmallImage());
-  file[4] = 3;
+  file[4] = 4;
   EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()),
-              HasSubstr("format at offset 4 is 3, this program reads 1 and 2"));
+              HasSubstr("format at offset 4 is 4, this program reads 1 to 3"));
 }
 
 TEST_P(AnyFormatTest, TheTwoEndsOfAFileSayWhoseItIs) {
@@ -290,15 +434,15 @@ TEST_P(AnyFormatTest, TheTwoEndsOfAFileSayWhoseItIs) {
   EXPECT_EQ(ends->end, 0u);
   EXPECT_EQ(ends->bytes, file.size());
   EXPECT_EQ(ends->checksum, server::StoredChecksum(Bytes(file)));
-  const auto keys = server::ReadRangeFileKeys(path);
+  const auto keys = server::ReadRangeFileKeys(path, 0, file.size());
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(*keys, SmallImage().keys);
-  for (const size_t kept : {size_t{0}, size_t{79}, size_t{80}, size_t{88}, file.size() - 1}) {
+  for (const size_t kept : {size_t{0}, size_t{79}, size_t{88}, size_t{120}, file.size() - 1}) {
     ASSERT_TRUE(WriteFileAtomically(path, file.substr(0, kept)).ok());
     const absl::Status status = server::ReadRangeFileEnds(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << kept;
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
-    EXPECT_EQ(server::ReadRangeFileKeys(path).status(), status);
+    EXPECT_EQ(server::ReadRangeFileKeys(path, 0, kept).status(), status);
   }
   unlink(path.c_str());
 }
@@ -325,7 +469,7 @@ void Fill(server::RangeStore& store, uint64_t keys) {
   for (uint64_t i = 0; i < keys; ++i) some[i] = i * 977;
   std::vector<float> gradients(keys * 4);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i % 13) - 6;
-  TANDEM_CHECK_OK(store.Push(some, gradients, 1));
+  TANDEM_CHECK_OK(store.Push(some, gradients, 1, /*step=*/1));
 }
 
 server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, uint64_t end = 0) {
@@ -384,6 +528,65 @@ TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
   }
   EXPECT_EQ(rows, 3000);
   EXPECT_EQ(FileOf(merged), FileOf(store));
+}
+
+// The time of this thread on a processor, whatever else the machine does.
+double ProcessorSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Loads an image into ranges of equal width, each in a store of its own. Returns the time.
+double LoadIntoRanges(const server::RangeImage& image, uint64_t ranges,
+                      const server::RangeStore::Options& options,
+                      std::vector<std::unique_ptr<server::RangeStore>>* stores) {
+  const uint64_t width = ~uint64_t{0} / ranges;
+  for (uint64_t r = 0; r < ranges; ++r) {
+    stores->push_back(std::make_unique<server::RangeStore>(options));
+  }
+  const double begun = ProcessorSeconds();
+  for (uint64_t r = 0; r < ranges; ++r) {
+    const uint64_t end = r + 1 == ranges ? 0 : (r + 1) * width;
+    TANDEM_CHECK_OK(server::LoadInto(image, r * width, end, (*stores)[r].get()));
+  }
+  return ProcessorSeconds() - begun;
+}
+
+// A file of another seed has its rows in another order. Its rows are ordered once, and then no
+// range looks at the rows of the others: the time grows with the rows, not with rows times ranges.
+TEST(LoadIntoTest, AnImageThatIsOrderedOnceLoadsLikeOneThatIsNot) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  const server::RangeStore::Options options = StoreOptions(optimizer.get());
+  server::RangeStore store(options);
+  Fill(store, 20'000);
+  server::RangeImage image = ImageOf(store);
+  std::reverse(image.keys.begin(), image.keys.end());  // with the weights and slots of other keys
+  image.limited = true;
+  image.ages.resize(image.keys.size());
+  std::iota(image.ages.begin(), image.ages.end(), 0);
+  for (const size_t i : {7, 3, 5}) {
+    image.candidates.emplace_back();
+    image.candidates.back().key = image.keys[i];
+  }
+  server::RangeImage ordered = image;
+  server::OrderByPosition(TestSeed(), &ordered);
+  EXPECT_EQ(ordered.ages.front(), 19'999u) << "the last key has become the first";
+  for (size_t i = 1; i < ordered.candidates.size(); ++i) {
+    EXPECT_LT(Position(TestSeed(), ordered.candidates[i - 1].key),
+              Position(TestSeed(), ordered.candidates[i].key));
+  }
+  constexpr uint64_t kRanges = 500;
+  std::vector<std::unique_ptr<server::RangeStore>> by_scan, by_order;
+  const double scan = LoadIntoRanges(image, kRanges, options, &by_scan);
+  const double order = LoadIntoRanges(ordered, kRanges, options, &by_order);
+  int64_t rows = 0;
+  for (uint64_t r = 0; r < kRanges; ++r) {
+    ASSERT_EQ(FileOf(*by_order[r]), FileOf(*by_scan[r])) << r;
+    rows += by_order[r]->size();
+  }
+  EXPECT_EQ(rows, 20'000);
+  EXPECT_LT(order, scan / 2) << "without a look at 20,000 keys for each of 500 ranges";
 }
 
 TEST(LoadIntoTest, AMismatchIsRefusedByNameAndChangesNothing) {

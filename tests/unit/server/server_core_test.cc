@@ -157,6 +157,26 @@ TEST_F(ServerCoreTest, AMarkIsAnsweredBeforeTheFilesAreWritten) {
   EXPECT_EQ(Done(8).to_scheduler.at(0).command_done().id(), 8u);
 }
 
+// The run record of the checkpoint needs the counts of the mark, even if they come late.
+TEST_F(ServerCoreTest, AMarkIsAnsweredAgainWithItsReports) {
+  Start();
+  for (const uint64_t mark : {7, 8}) {
+    Give(TheCommand(Command::MARK, mark, "out/model/step-3"));
+    ShardReport report;
+    report.set_record_bytes(100 * mark);
+    Done(mark, absl::OkStatus(), &report);
+    ASSERT_EQ(Done(mark, absl::OkStatus(), &report).to_scheduler.size(), 3u);
+    EXPECT_TRUE(Give(TheCommand(Command::MARK, mark, "out/model/step-3")).tasks.empty());
+    ASSERT_EQ(effects_.to_scheduler.size(), 3u);
+    for (size_t i : {0, 1}) {
+      EXPECT_EQ(effects_.to_scheduler[i].shard_report().record_bytes(), 100 * mark);
+    }
+    EXPECT_EQ(effects_.to_scheduler[2].command_done().id(), mark);
+  }
+  Give(TheCommand(Command::MARK, 7));
+  EXPECT_EQ(effects_.to_scheduler.size(), 1u) << "reports of the last mark only";
+}
+
 // The answer to a report is the reports before it, which went with it if it was lost.
 TEST_F(ServerCoreTest, ReportsThatWereLostAreMadeAgain) {
   Start();

@@ -4,25 +4,49 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdarg>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/clock.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_directory.h"
+#include "server/segment_file.h"
 #include "tests/sanitized.h"
 #include "tests/unit/server/core_fixture.h"
 #include "transport/in_process.h"
+
+namespace {
+std::atomic<int> flushes{0};
+std::atomic<int> begun_segments{0};  // their opens, also those that still wait
+}  // namespace
+
+// In the place of the C library's, which the library under test would call.
+extern "C" int fsync(int fd) {
+  ++flushes;
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+extern "C" int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const unsigned mode = (flags & O_CREAT) != 0 ? va_arg(rest, unsigned) : 0;
+  va_end(rest);
+  if (absl::EndsWith(path, ".segment.tmp")) ++begun_segments;
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
 
 namespace tandem {
 namespace {
@@ -171,8 +195,8 @@ TEST_F(ServerShellTest, AFailureThatTheSchedulerHasToldIsNotReportedBack) {
   }
 }
 
-// A checkpoint that takes long, here for the file of range 0, which is a pipe without a reader.
-class LongCheckpointTest : public ServerShellTest {
+// Makes checkpoints in folder_.
+class ShellCheckpointTest : public ServerShellTest {
  protected:
   void SetUp() override {
     ServerShellTest::SetUp();
@@ -190,18 +214,28 @@ class LongCheckpointTest : public ServerShellTest {
     shard_ = *worker_->Connect(registered.endpoint(0));
     map_ = CoreView(plan, 1);
     std::filesystem::create_directories(folder_);
-    server::RangeImage head;
-    head.table = "a";
-    head.begin = map_->range(0).begin;
-    head.end = map_->range(0).end;
-    pipe_ = absl::StrCat(folder_, "/", server::RangeFileName(head), ".tmp");
-    ASSERT_EQ(mkfifo(pipe_.c_str(), 0600), 0);
   }
   void TearDown() override {
-    const int both_ends = open(pipe_.c_str(), O_RDWR);
     ServerShellTest::TearDown();
-    close(both_ends);
     std::filesystem::remove_all(folder_);
+  }
+  // The names in the folder of the checkpoint.
+  std::set<std::string> Files() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+  // Files of the checkpoint that this process has open.
+  int OpenFiles() const {
+    int count = 0;
+    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code closed_meanwhile;
+      const std::string to = std::filesystem::read_symlink(fd, closed_meanwhile).string();
+      count += to.compare(0, folder_.size(), folder_) == 0 ? 1 : 0;
+    }
+    return count;
   }
 
   void Command(tandem::Command::Kind kind, uint64_t id, bool abandon = false) {
@@ -299,13 +333,43 @@ class LongCheckpointTest : public ServerShellTest {
   }
 
   const std::string folder_ = absl::StrCat(::testing::TempDir(), "/server_shell_test.", getpid());
-  std::string pipe_;
   std::unique_ptr<transport::Transport> worker_;
   transport::PeerId shard_ = 0;
   std::shared_ptr<const RangeMap> map_;
   uint64_t request_ = 0;
   uint64_t next_report_ = 100;                   // id of the next REPORT
   std::vector<transport::TransportEvent> came_;  // to the worker
+};
+
+// A shard writes one file and flushes it once, however many ranges it has, and the folder once. The
+// view gives all ranges to shard 0.
+TEST_F(ShellCheckpointTest, AShardWritesOneFile) {
+  const int before = flushes;
+  Command(tandem::Command::MARK, 6);
+  Command(tandem::Command::CHECKPOINT, 7);
+  const CommandDone done = AwaitDone(7);
+  EXPECT_EQ(done.code(), 0) << done.message();
+  EXPECT_THAT(Files(), ::testing::ElementsAre("server-0-shard-0-0.segment"));
+  EXPECT_EQ(flushes - before, 2);
+  const auto parts = server::ReadSegmentIndex(folder_ + "/server-0-shard-0-0.segment");
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(parts->size(), map_->ranges().size());
+  EXPECT_GT(parts->size(), 1u);
+}
+
+// A checkpoint that takes long, here for the file of shard 0, which is a pipe without a reader.
+class LongCheckpointTest : public ShellCheckpointTest {
+ protected:
+  void SetUp() override {
+    ShellCheckpointTest::SetUp();
+    ASSERT_EQ(mkfifo(pipe_.c_str(), 0600), 0);
+  }
+  void TearDown() override {
+    const int both_ends = open(pipe_.c_str(), O_RDWR);
+    ShellCheckpointTest::TearDown();
+    close(both_ends);
+  }
+  const std::string pipe_ = folder_ + "/server-0-shard-0-0.segment.tmp";
 };
 
 // While a file is written, the shard sends WAITING messages, without which readers give up, and
@@ -341,18 +405,23 @@ TEST_F(LongCheckpointTest, TheNextOneReplacesIt) {
 }
 
 TEST_F(LongCheckpointTest, AnAbandonedOneWritesNoMoreFiles) {
+  const int before = begun_segments;
   Command(tandem::Command::MARK, 6);
   EXPECT_EQ(AwaitDone(6).code(), 0);
+  const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+  while (begun_segments == before && MonotonicNow() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_GT(begun_segments, before);
   Command(tandem::Command::CHECKPOINT, 7, /*abandon=*/true);
   SendRow(FrameKind::kPull, 0, /*step=*/1);  // step 0 has not been pushed
   EXPECT_TRUE(AwaitFrames(FrameKind::kWaiting, 2)) << "the shard has done the command";
   const int both_ends = open(pipe_.c_str(), O_RDWR);
   ASSERT_GE(both_ends, 0);
   EXPECT_EQ(AwaitDone(7).code(), static_cast<int>(absl::StatusCode::kCancelled));
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    EXPECT_NE(entry.path().extension(), ".range") << entry.path();
-  }
+  EXPECT_THAT(Files(), ::testing::IsEmpty()) << "also no unfinished file";
   close(both_ends);
+  EXPECT_EQ(OpenFiles(), 0);
 }
 
 class LittleMemoryTest : public LongCheckpointTest {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "base/memory_full.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -936,6 +937,11 @@ class ShardBudgetTest : public ShardCoreTest {
               std::vector<float>(kDim * kPushed, 1.0f)));
   }
 
+  // The process has had so much resident memory for a second.
+  void MeasureLong(size_t bytes) {
+    for (size_t i = 0; i < server::MemoryBudget::kLooks; ++i) budget_.OnResident(bytes);
+  }
+
   server::MemoryBudget budget_{kLimit, /*process=*/0, kMargin, kSlack};
 };
 
@@ -988,12 +994,25 @@ TEST_F(ShardBudgetTest, OtherRowsEndTheJobBeforeTheLimit) {
 TEST_F(ShardBudgetTest, RowsThatStayEndNoJob) {
   StartIn(Eviction::NONE);
   PushNew(0);
-  budget_.OnResident(kLimit - kMargin / 2);
+  MeasureLong(kLimit - kMargin / 2);
   ASSERT_TRUE(budget_.nearly_full());
   PushPart(1, 0);
   EXPECT_EQ(effects_.memory_full, "");
   for (int64_t step = 2; step < 50 && effects_.memory_full.empty(); ++step) PushNew(step);
   EXPECT_THAT(effects_.memory_full, HasSubstr("table a"));
+}
+
+// A burst of frames takes memory for a moment, while rows grow below the margin.
+TEST_F(ShardBudgetTest, ABurstOfTheProcessEndsNoJob) {
+  StartIn(Eviction::NONE);
+  for (size_t look = 0; look < 3 * server::MemoryBudget::kLooks; ++look) {
+    const bool burst = look % server::MemoryBudget::kLooks != 7;
+    budget_.OnResident(burst ? kLimit - kMargin * 3 / 4 : 0);  // an index may grow meanwhile
+    EXPECT_EQ(budget_.nearly_full_now(), burst);
+    PushNew(static_cast<int64_t>(look));
+    ASSERT_EQ(effects_.memory_full, "") << look;
+    ASSERT_EQ(effects_.failure, absl::OkStatus()) << look;
+  }
 }
 
 // Copies of a checkpoint take memory for a while, and are no reason to end a job that has room for
@@ -1029,14 +1048,14 @@ TEST_F(ShardBudgetTest, LoadedRowsHaveNotGrown) {
         ASSERT_EQ(store.Assign({&*first, kPushed}, std::vector<float>(kDim * kPushed, 1.0f), {}),
                   absl::OkStatus());
       }
-      budget_.OnResident(full ? 0 : kLimit);  // files that other shards still read
+      MeasureLong(full ? 0 : kLimit);  // files that other shards still read
       ASSERT_TRUE(budget_.nearly_full());
       const absl::Status loaded = shard_->OnLoaded();
       EXPECT_EQ(IsMemoryFull(loaded), full && !frozen) << loaded;
       EXPECT_EQ(loaded.ok(), !full || frozen);
       Give(Pull(0, 0, kFlagEvaluate));
       EXPECT_EQ(effects_.memory_full, "");
-      budget_.OnResident(0);
+      MeasureLong(0);
     }
   }
 }
@@ -1132,6 +1151,36 @@ TEST_F(ShardCoreTest, AnotherProcessTakesThePlaceOfADeadWorker) {
   const server::UpdateStats stats = shard_->tables()[0]->stats.total;
   EXPECT_EQ(stats.arrived, 5u);
   EXPECT_EQ(stats.applied, 5u);
+}
+
+// While a job waits for room for a checkpoint, programs may read rows but not write them.
+TEST_F(ShardCoreTest, WritesToAStoreAreRefusedWithTheReason) {
+  Start("kind: ASP", 1, "table { name: 'cache' dim: 2 kind: KEY_VALUE }");
+  uint32_t range = 0;
+  for (const server::Range* const owned : shard_->ranges().Owned()) {
+    if (owned->table().plan->store) range = owned->id();
+  }
+  const uint64_t key = KeysIn(*map_, plan_, range, 1)[0];
+  const auto store = [&](StoreAction action, int64_t number, const std::vector<float>& values) {
+    FrameHeader h = Header(FrameKind::kStore, 0, 0);
+    h.flags = static_cast<uint8_t>(action);
+    const std::vector<ParsedFrame> answers = Give(Data(h, range, {key}, values, number));
+    EXPECT_EQ(answers.size(), 1u) << absl::StrJoin(effects_.log, "\n");
+    return answers.at(0);
+  };
+  EXPECT_EQ(store(StoreAction::kAssign, 1, {1, 2}).Entry(0).status, SliceStatus::kOk);
+  shard_->RefuseWrites("a full disk");
+  EXPECT_EQ(store(StoreAction::kAssign, 1, {1, 2}).Entry(0).status, SliceStatus::kOk)
+      << "applied before: only its answer was lost";
+  const ParsedFrame refused = store(StoreAction::kAssign, 2, {3, 4});
+  EXPECT_EQ(refused.Entry(0).status, SliceStatus::kOverBudget);
+  const absl::Span<const uint64_t> text = refused.keys().As<uint64_t>();
+  EXPECT_THAT(std::string(reinterpret_cast<const char*>(text.data()), 8 * text.size()),
+              HasSubstr("a full disk"));
+  EXPECT_THAT(Values(store(StoreAction::kRead, 0, {})), ElementsAre(1, 2));
+  shard_->RefuseWrites("");
+  EXPECT_EQ(store(StoreAction::kAssign, 3, {5, 6}).Entry(0).status, SliceStatus::kOk);
+  EXPECT_THAT(Values(store(StoreAction::kRead, 0, {})), ElementsAre(5, 6));
 }
 
 TEST_F(ShardCoreTest, AgainstTheProtocol) {

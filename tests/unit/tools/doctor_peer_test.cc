@@ -149,6 +149,45 @@ TEST(DoctorPeerTest, OneReportsOnAllPairs) {
   EXPECT_TRUE((*pairs)[0].facts.has_clock);
 }
 
+// Somebody asks a listener about the ports that it reaches. A port where something answers looks
+// like one where nothing listens.
+TEST(DoctorPeerTest, AListenerTellsNothingAboutOtherPorts) {
+  const auto server = NewServer(Self());
+  std::string closed;
+  {
+    const auto gone = NewServer(Self());
+    closed = AddressOf(*gone);
+  }
+  Fake ssh([](doctor::DoctorLink* link) {
+    TANDEM_CHECK_OK(link->Write("SSH-2.0-OpenSSH\r\n", Deadline()));
+    (void)link->ReadSome(1, Deadline());
+  });
+  Fake role([](doctor::DoctorLink* link) {
+    TANDEM_CHECK_OK(link->Write(std::string("\xff\0\0\0\0\0\0\0\1\x7f", 10), Deadline()));
+    (void)link->ReadSome(1, Deadline());
+  });
+  const auto pairs =
+      doctor::AskForPairs(AddressOf(*server), {ssh.address(), role.address(), closed});
+  ASSERT_TRUE(pairs.ok()) << pairs.status();
+  ASSERT_EQ(pairs->size(), 3u);
+  for (const doctor::PairReport& pair : *pairs) {
+    EXPECT_EQ(AllFindings(pair), "problem reach: no doctor answers there\n") << pair.facts.to;
+  }
+}
+
+// A doctor that lies has the listener connect to a port of another host.
+TEST(DoctorPeerTest, AListenerConnectsToNoOtherHostForADoctor) {
+  const auto server = NewServer(Self());
+  LyingDoctor liar([](const std::string& ask, json* answer) {
+    if (ask == "host") (*answer)["address"] = "tcp://127.0.0.2:9";
+  });
+  const auto pairs = doctor::AskForPairs(AddressOf(*server), {liar.address()});
+  ASSERT_TRUE(pairs.ok()) << pairs.status();
+  ASSERT_EQ(pairs->size(), 1u);
+  EXPECT_THAT(AllFindings((*pairs)[0]),
+              HasSubstr("it names tcp://127.0.0.2:9, and the doctor itself is at 127.0.0.1"));
+}
+
 TEST(DoctorPeerTest, Refused) {
   std::string address;
   {

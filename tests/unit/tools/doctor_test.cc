@@ -17,9 +17,11 @@
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -220,6 +222,9 @@ TEST_F(HostTest, TablesThatDoNotFit) {
 TEST_F(HostTest, TablesThatDoNotFitTheMemoryOfTheServers) {
   plan_ = Plan("workers: 2 servers: 2 memory_per_server: 100000000");
   ExpectOne(doctor::Severity::kProblem, "memory", "cluster.memory_per_server allows");
+  const doctor::JobNeeds needs = doctor::NeedsOf(plan_, 2, 2);
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs))[0].advice,
+              StartsWith("a more exact expected_rows (now 1000000 of table ids), a larger"));
   plan_.tables[0].eviction.set_kind(Eviction::LRU);
   plan_.tables[0].eviction.set_max_rows(1000);
   EXPECT_LT(doctor::NeedsOf(plan_, 2, 2).table_bytes, uint64_t{1} << 20);
@@ -277,10 +282,12 @@ TEST_F(HostTest, OnlyScriptsDoWithoutTheWorkerProgram) {
 }
 
 // The one problem of a Python that is otherwise as scripts need it.
-doctor::Finding ProblemOfPython(const std::string& part, const std::string& error) {
+doctor::Finding ProblemOfPython(const std::string& part, const std::string& error,
+                                const std::string& program = "/usr/bin/python3") {
   doctor::PythonFact python;
   python.interpreter = "python3";
-  for (const char* const name : {"python", "torch", "numpy", "tandem", "libtandem.so"}) {
+  python.parts.push_back({"python", "3.11.2, " + program, ""});
+  for (const char* const name : {"torch", "numpy", "tandem", "libtandem.so"}) {
     python.parts.push_back({name, "somewhere", name == part ? error : ""});
   }
   if (part.empty()) {
@@ -301,6 +308,10 @@ TEST(PythonTest, EachPartThatAScriptNeeds) {
   EXPECT_EQ(bad.check, "Python");
   EXPECT_EQ(bad.found, "python3: not found");
   EXPECT_THAT(bad.advice, HasSubstr("TANDEM_PYTHON"));
+  bad = ProblemOfPython("", "<no Python frame>");
+  EXPECT_THAT(bad.advice, AllOf(HasSubstr("PYTHONHOME"), Not(HasSubstr("apt install"))));
+  bad = ProblemOfPython("torch", "there is no module torch", "/opt/venv/bin/python3");
+  EXPECT_THAT(bad.advice, HasSubstr("/opt/venv/bin/python3 -m pip install torch, or say in"));
   bad = ProblemOfPython("torch", "there is no module torch");
   EXPECT_EQ(bad.check, "torch");
   EXPECT_THAT(bad.advice, HasSubstr("apt install python3-torch"));

@@ -46,6 +46,10 @@ StudyRuns Plan(const std::string& more = "") {
   return *plan;
 }
 
+constexpr char kTune[] =
+    "tune { path: \"dense.optimizer.learning_rate\" value: [\"1\", \"2\"] seed: 9 "
+    "choose_by: TRAINING_LOSS }";
+
 StudyRun RunOf(const std::string& variation, uint64_t seed, double auc, double speed,
                Part part = Part::kUntuned, const std::string& value = "") {
   StudyRun run;
@@ -76,9 +80,13 @@ TEST(AnalysisTest, TheAnswerRanksNothingThatIsNotResolved) {
   const Analysis analysis = Analyse(Plan(), {}, Runs());
   EXPECT_THAT(analysis.answer, HasSubstr("BSP reaches AUC 0.8 (mean of 3 seeds)"));
   EXPECT_THAT(analysis.answer, HasSubstr("ASP is lower by 0.1 (-0.1 to -0.0998)"));
-  EXPECT_THAT(analysis.answer, HasSubstr("SSP is not resolved"));
+  EXPECT_THAT(
+      analysis.answer,
+      HasSubstr("no difference is seen for SSP; if there is one, it is below 0.00497 AUC; in"));
   EXPECT_THAT(analysis.answer, HasSubstr("in samples/s, SSP is 1.5 times as much (1.5 to 1.5)"));
-  EXPECT_THAT(analysis.answer, HasSubstr("ASP is not resolved."));
+  EXPECT_THAT(
+      analysis.answer,
+      HasSubstr("no difference is seen for ASP; if there is one, it is below a factor of 1.0"));
   ASSERT_EQ(analysis.comparisons.size(), 4u);
   EXPECT_EQ(analysis.comparisons[0].verdict, 0);   // SSP, AUC
   EXPECT_EQ(analysis.comparisons[1].verdict, -1);  // ASP, AUC
@@ -148,13 +156,19 @@ TEST(AnalysisTest, AFactorNearOneKeepsItsDigits) {
 // Speeds that differ much have no interval below 0.
 TEST(AnalysisTest, IntervalsOfSpeedsStayAboveNought) {
   std::vector<StudyRun> runs = Runs();
-  for (StudyRun& run : runs) run.numbers["samples_per_second"] = run.seed == 1 ? 1 : 100;
+  for (StudyRun& run : runs) {
+    run.numbers["samples_per_second"] = run.seed == 1 ? 1 : 100;
+    run.numbers["staleness.age_mean"] = run.seed == 1 ? 40 : 1;
+    run.numbers["staleness.version_mean"] = run.seed == 1 ? 40 : 0;
+  }
   const Analysis analysis = Analyse(Plan(), {}, runs);
   const Spread* const speed = analysis.groups[0].Find("samples_per_second");
   ASSERT_NE(speed, nullptr);
   EXPECT_NEAR(speed->mean, std::pow(100, 2.0 / 3), 1e-9);
   EXPECT_GT(speed->low, 0);
   EXPECT_LT(speed->low, speed->mean);
+  EXPECT_GT(analysis.groups[0].Find("staleness.age_mean")->low, 0);
+  EXPECT_EQ(analysis.groups[0].Find("staleness.version_mean")->low, 0);
   const Spread* const auc = analysis.groups[0].Find(Plan().metric.column);
   ASSERT_NE(auc, nullptr);
   EXPECT_NEAR(2 * auc->mean, auc->low + auc->high, 1e-12) << "not so of others";
@@ -174,12 +188,53 @@ TEST(AnalysisTest, LostRunsAreSaidAndPairedOut) {
   runs[8].state = RunState::kAbsent;    // ASP, seed 3
   const Analysis analysis = Analyse(Plan(), {}, runs);
   EXPECT_EQ(analysis.comparisons[0].effect.seeds, 2u);  // SSP
-  EXPECT_EQ(analysis.comparisons[1].effect.seeds, 1u);  // ASP
-  EXPECT_EQ(analysis.comparisons[1].Words(), "not resolved (one seed)");
+  EXPECT_EQ(analysis.comparisons[1].effect.seeds, 0u);  // ASP
+  EXPECT_EQ(analysis.comparisons[1].Words(), "no verdict: 1 of 2 runs diverged");
   const std::string notes = absl::StrCat(analysis.notes[0], analysis.notes[1], analysis.notes[2]);
   EXPECT_THAT(notes, HasSubstr("SSP: 1 of 3 runs failed."));
   EXPECT_THAT(notes, HasSubstr("ASP: 1 of 3 runs diverged"));
   EXPECT_THAT(notes, HasSubstr("ASP: 1 of 3 runs are not done yet."));
+}
+
+TEST(AnalysisTest, RunsWithARestartAreNamed) {
+  std::vector<StudyRun> runs = Runs();
+  runs[1].restarts = 2;  // SSP, seed 1
+  runs[4].restarts = 1;  // SSP, seed 2
+  EXPECT_THAT(Analyse(Plan(), {}, runs).notes[0],
+              HasSubstr("SSP: 2 of 3 runs had a restart or a replaced worker (SSP-untuned--seed1, "
+                        "SSP-untuned--seed2); their speeds and times include what that cost"));
+}
+
+// The seeds that did not diverge are no fair sample, whatever they say.
+TEST(AnalysisTest, SurvivorsHaveNoVerdict) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    if (run.variation == "ASP") run.numbers["eval.auc"] += 0.15;
+  }
+  EXPECT_THAT(Analyse(Plan(), {}, runs).answer, HasSubstr("ASP is higher by 0.05"));
+  runs[2].state = RunState::kDiverged;  // ASP, seed 1
+  const Analysis analysis = Analyse(Plan(), {}, runs);
+  EXPECT_THAT(analysis.answer, HasSubstr("ASP has no verdict: 1 of 3 runs diverged; in samples/s"));
+  EXPECT_THAT(analysis.answer, HasSubstr("ASP has no verdict: 1 of 3 runs diverged."));
+  for (const Comparison& comparison : analysis.comparisons) {
+    EXPECT_TRUE(comparison.variation == "SSP" || comparison.verdict == 0) << comparison.Words();
+  }
+  runs[0].state = RunState::kDiverged;  // BSP, seed 1
+  EXPECT_EQ(Analyse(Plan(), {}, runs).comparisons[0].Words(),
+            "no verdict: 1 of 3 runs of BSP diverged");
+}
+
+// With the same rate, policies that apply each update by itself take more steps.
+TEST(AnalysisTest, StepsOfOneRateAreSaid) {
+  std::vector<StudyRun> runs = Runs();
+  const auto notes = [&](const StudyRuns& plan) {
+    return absl::StrJoin(Analyse(plan, {}, runs).notes, "\n");
+  };
+  EXPECT_THAT(notes(Plan()), Not(HasSubstr("learning rate"))) << "the workers are not known";
+  for (StudyRun& run : runs) run.by_worker = {{{"updates", 5}}, {{"updates", 5}}};
+  EXPECT_THAT(notes(Plan()), HasSubstr("Where BSP takes one step with the mean of 2 workers, SSP "
+                                       "and ASP take 2 steps, each with the whole learning rate"));
+  EXPECT_THAT(notes(Plan(kTune)), Not(HasSubstr("each with the whole")));
 }
 
 // A run that has come to nothing while its loss is a number counts, and is said.
@@ -227,10 +282,6 @@ TEST(AnalysisTest, WithoutTheBaselineThereIsNoAnswer) {
   EXPECT_THAT(Analyse(Plan(), {}, runs).answer, HasSubstr("There is no answer"));
   EXPECT_THAT(Analyse(Plan(), {}, {}).answer, HasSubstr("There is no answer"));
 }
-
-constexpr char kTune[] =
-    "tune { path: \"dense.optimizer.learning_rate\" value: [\"1\", \"2\"] seed: 9 "
-    "choose_by: TRAINING_LOSS }";
 
 TEST(AnalysisTest, TunedStandsBesideUntuned) {
   std::vector<StudyRun> runs = Runs();
@@ -501,6 +552,8 @@ TEST(FiguresTest, StalenessAndWaitingAreDrawn) {
     run.staleness = {{"ids", table}, {"dense", {{"in_flight_depth", {{"count", 0}}}}}};
     run.by_worker = {{{"share", 0.75}, {"dropped_share", 0.5}, {"waited_for", {0.0, 1.5}}},
                      {{"share", 0.25}, {"dropped_share", 0.0}, {"waited_for", {0.25, 0.0}}}};
+    if (run.variation == "BSP") run.curve = {{1, 10, 0.6, 0.6}, {2, 20, 0.5, 0.7}};
+    if (run.variation == "SSP") run.curve = {{1, 30, 0.5, 0.7}};
   }
   const std::string script = SourcePath("tools/study/figures.py");
   const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_of_staleness");
@@ -525,6 +578,9 @@ TEST(FiguresTest, StalenessAndWaitingAreDrawn) {
   }
   EXPECT_THAT(drawn["age-histogram"].svg, HasSubstr("131 ms")) << "where its octave begins";
   EXPECT_THAT(drawn["waiting"].svg, HasSubstr("BSP: 1.75 s"));
+  for (const char* name : {">BSP<", ">SSP<", ">ASP: not evaluated while it trained<"}) {
+    EXPECT_THAT(drawn["quality-samples"].svg, HasSubstr(name)) << "also those that are no line";
+  }
 }
 
 // The names of many variations take more room than the figure that they stand below.

@@ -217,6 +217,15 @@ TEST_F(StudyRunsTest, MistakesArePointedAt) {
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "variation { name: \"BSP!\" }")),
               HasSubstr("would have the same folder, BSP"));
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "budget { seconds: -1 }")), HasSubstr("budget.seconds"));
+  // The study's own seeds would win, without a word.
+  const char* const seed = "seed is not for a variation";
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "set: \"seed=7\"")), HasSubstr(seed));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "variation { name: \"a\" set: \"seed=7\" }")),
+              HasSubstr(seed));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "vary { path: \"seed\" value: \"7\" }")),
+              HasSubstr(seed));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "tune { path: \"seed\" value: \"7\" value: \"8\" }")),
+              HasSubstr(seed));
 }
 
 TEST_F(StudyRunsTest, AnImpossibleJobIsRefusedByItsVariation) {

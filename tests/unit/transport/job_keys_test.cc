@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "base/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "transport/peer_map.h"
 #include "transport/proof.h"
 #include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
@@ -46,7 +49,9 @@ TEST(JobKeysTest, TheKeysOfATokenAreKnown) {
   EXPECT_EQ(keys->curve_public(), "MF*Q7?tA{8k?CTycHwb!9?&k2:jfF?*X:Z1XO0AJ");
   EXPECT_EQ(absl::BytesToHexString({reinterpret_cast<const char*>(keys->word().data()), 32}),
             "75f23af5c5c1397d29285cd9e10daa85afcb1279141a3f751258e1bd8c7178d1");
-  EXPECT_EQ(keys->password(), "5a8409050dd781e027b223f0bdd8e6fabac249ad03cce221ae4f506c1bc353dd");
+  EXPECT_EQ(keys->PasswordOf("1f2e"),
+            "d2109ac4909bc8d1fc7172af8caacb2b0d5e9182e91fc00027ffbe5356ce47c4");
+  EXPECT_NE(keys->PasswordOf("1f2e"), keys->PasswordOf("1f2f"));
 }
 
 TEST(JobKeysTest, ATokenMayBeInBase64AndHaveSpaceAroundIt) {
@@ -100,8 +105,8 @@ std::string Mac(const std::string& text) {
 }
 
 TEST(ProofTest, BothSidesProveTheToken) {
-  Proof connects(Proof::Side::kConnects, KeysOf(kToken));
-  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken));
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken), "here");
+  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken), "here");
   const std::string hello = connects.Hello();
   const std::string challenge = *accepts.Take(hello);
   EXPECT_FALSE(accepts.done());
@@ -111,13 +116,14 @@ TEST(ProofTest, BothSidesProveTheToken) {
   EXPECT_TRUE(accepts.done());
   const std::string numbers = hello.substr(8) + challenge.substr(8, 32);
   EXPECT_EQ(hello.size(), 40u);
-  EXPECT_EQ(challenge, kMagic + numbers.substr(32) + Mac("accept" + numbers));
-  EXPECT_EQ(answer, kMagic + Mac("connect" + numbers));
+  EXPECT_EQ(challenge, kMagic + numbers.substr(32) + Mac("accept" + numbers + "here"));
+  EXPECT_EQ(answer, kMagic + Mac("connect" + numbers + "here"));
 }
 
 TEST(ProofTest, ARecordedProofIsOfNoUse) {
-  Proof connects(Proof::Side::kConnects, KeysOf(kToken));
-  Proof first(Proof::Side::kAccepts, KeysOf(kToken)), second(Proof::Side::kAccepts, KeysOf(kToken));
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken), "here");
+  Proof first(Proof::Side::kAccepts, KeysOf(kToken), "here");
+  Proof second(Proof::Side::kAccepts, KeysOf(kToken), "here");
   const std::string hello = connects.Hello();
   const std::string answer = *connects.Take(*first.Take(hello));
   ASSERT_TRUE(second.Take(hello).ok());
@@ -125,17 +131,27 @@ TEST(ProofTest, ARecordedProofIsOfNoUse) {
   EXPECT_FALSE(second.done());
 }
 
+// A stranger at the port of one process passes on what another process of the job says.
+TEST(ProofTest, AProofForAnotherPlaceIsOfNoUse) {
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken), "here");
+  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken), "there");
+  const absl::StatusOr<std::string> challenge = accepts.Take(connects.Hello());
+  ASSERT_TRUE(challenge.ok());
+  EXPECT_TRUE(absl::IsUnauthenticated(connects.Take(*challenge).status()));
+  EXPECT_FALSE(connects.done());
+}
+
 TEST(ProofTest, EverythingElseIsRefused) {
   const std::string magic = kMagic, zeros(32, '\0');
   for (const std::string& bytes :
        {std::string(), std::string("hello"), magic, magic + zeros.substr(1), magic + zeros + "x",
         std::string(40, '\0'), magic + zeros + zeros}) {
-    Proof accepts(Proof::Side::kAccepts, KeysOf(kToken));
+    Proof accepts(Proof::Side::kAccepts, KeysOf(kToken), "here");
     EXPECT_TRUE(absl::IsUnauthenticated(accepts.Take(bytes).status())) << bytes.size();
   }
-  Proof connects(Proof::Side::kConnects, KeysOf(kToken));
+  Proof connects(Proof::Side::kConnects, KeysOf(kToken), "here");
   EXPECT_EQ(connects.Take(magic + zeros + zeros).status().message(), "has another token");
-  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken));
+  Proof accepts(Proof::Side::kAccepts, KeysOf(kToken), "here");
   const std::string challenge = *accepts.Take(magic + zeros);
   EXPECT_FALSE(accepts.Take(challenge).ok()) << "a challenge sent back";
   EXPECT_FALSE(accepts.Take(magic + challenge.substr(40)).ok()) << "its MAC sent back";
@@ -211,6 +227,37 @@ TEST_F(KeysOfEndpointsTest, AnotherTokenOrNoneIsRefusedWithTheReason) {
                                          HasSubstr("does not accept the token")));
 }
 
+// So does an endpoint with keys, if it hears first that this side has none.
+TEST_F(KeysOfEndpointsTest, APeerThatClosesEachConnectionIsNamed) {
+  const OwnedFd listener(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  auto* const any = reinterpret_cast<sockaddr*>(&at);
+  ASSERT_EQ(bind(listener.get(), any, size), 0);
+  ASSERT_EQ(listen(listener.get(), 64), 0);
+  ASSERT_EQ(getsockname(listener.get(), any, &size), 0);
+  std::thread closes([&listener] {
+    for (int fd = 0; (fd = accept(listener.get(), nullptr, nullptr)) >= 0;) {
+      std::array<char, 10> signature;
+      (void)recv(fd, signature.data(), signature.size(), MSG_WAITALL);
+      close(fd);
+    }
+  });
+  transport::ZmqOptions options = Options("");
+  options.connect_deadline = absl::Seconds(60);
+  Node from = New(options);
+  const std::string address = absl::StrCat("tcp://127.0.0.1:", ntohs(at.sin_port));
+  ASSERT_TRUE(from.transport->Connect(address).ok());
+  while (from.events.empty()) from.transport->Poll(absl::Seconds(1), &from.events);
+  shutdown(listener.get(), SHUT_RDWR);
+  closes.join();
+  EXPECT_EQ(from.events[0].kind, Kind::kPeerLost);
+  EXPECT_TRUE(absl::IsUnauthenticated(from.events[0].why)) << from.events[0].why;
+  EXPECT_THAT(from.events[0].why.message(), HasSubstr("closes each connection, so it asks for a"));
+}
+
 TEST_F(KeysOfEndpointsTest, RefusedConnectionsAreReportedOnce) {
   Node to = New(Options(kToken));
   for (const std::string& token : {std::string(), JobKeys::NewToken(), std::string()}) {
@@ -237,7 +284,8 @@ TEST_F(KeysOfEndpointsTest, WithoutEncryptionTheTokenIsProven) {
   Node other = New(Options(JobKeys::NewToken(), false));
   Send(other, to);
   ASSERT_NE(other.First(Kind::kPeerLost), nullptr);
-  EXPECT_THAT(other.First(Kind::kPeerLost)->why.message(), HasSubstr("does not accept the token"));
+  EXPECT_THAT(other.First(Kind::kPeerLost)->why.message(),
+              HasSubstr("does not accept the token of this process, or is a later process there"));
   Node encrypted = New(Options(kToken));
   Send(encrypted, to);
   ASSERT_NE(encrypted.First(Kind::kPeerLost), nullptr);
@@ -264,7 +312,7 @@ class Client {
     Set(ZMQ_PLAIN_PASSWORD, password);
   }
   void Send(const std::string& address, const std::string& bytes) {
-    TANDEM_CHECK(zmq_connect(dealer_, address.c_str()) == 0);
+    TANDEM_CHECK(zmq_connect(dealer_, address.substr(0, address.find('#')).c_str()) == 0);
     TANDEM_CHECK(zmq_send(dealer_, bytes.data(), bytes.size(), 0) >= 0);
   }
   // Whether a message has come.
@@ -286,7 +334,7 @@ std::string Refused(Node& to) {
 }
 
 TEST_F(KeysOfEndpointsTest, ClientsWithoutThePasswordAreRefused) {
-  const std::string other = JobKeys::FromToken(JobKeys::NewToken())->password();
+  const std::string other = JobKeys::FromToken(JobKeys::NewToken())->PasswordOf("1f2e");
   for (const std::string& password : {other, other + "x", std::string(255, 'x')}) {
     Node to = New(Options(kToken, false));
     Client client(std::make_shared<transport::ZmqContext>(1));
@@ -355,13 +403,130 @@ TEST_F(KeysOfEndpointsTest, AnEncryptedEndpointComparesThePublicKeyOfClients) {
 TEST_F(KeysOfEndpointsTest, FramesWithoutAProofAreIgnored) {
   Node to = New(Options(kToken, false));
   Client client(std::make_shared<transport::ZmqContext>(1));
-  client.SetPassword(KeysOf(kToken)->password());
-  client.Send(to.transport->address(), "hello");
+  const std::string address = to.transport->address();
+  client.SetPassword(KeysOf(kToken)->PasswordOf(address.substr(address.find('#') + 1)));
+  client.Send(address, "hello");
   EXPECT_THAT(Refused(to), HasSubstr("were refused: 1, the last one has no token"));
   Node good = New(Options(kToken, false));
   Send(good, to);
   ASSERT_EQ(to.events.size(), 2u);
   EXPECT_EQ(to.events[1].kind, Kind::kFrame);
+}
+
+// A program that is not of the job: it listens at `port` and takes any password.
+class Squatter {
+ public:
+  explicit Squatter(int port)
+      : socket_(zmq_socket(context_.handle(), ZMQ_ROUTER)),
+        gate_(zmq_socket(context_.handle(), ZMQ_REP)) {
+    const int on = 1, none = 0;
+    TANDEM_CHECK(zmq_setsockopt(socket_, ZMQ_PLAIN_SERVER, &on, sizeof on) == 0);
+    TANDEM_CHECK(zmq_bind(gate_, "inproc://zeromq.zap.01") == 0);
+    for (void* const s : {socket_, gate_}) zmq_setsockopt(s, ZMQ_LINGER, &none, sizeof none);
+    const std::string address = absl::StrCat("tcp://127.0.0.1:", port);
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+    while (zmq_bind(socket_, address.c_str()) != 0) TANDEM_CHECK(MonotonicNow() < deadline);
+  }
+  ~Squatter() {
+    zmq_close(gate_);
+    zmq_close(socket_);
+  }
+  // The password that a client has shown; empty: none has come yet.
+  std::string Heard() {
+    std::vector<std::string> parts;
+    std::array<char, 256> bytes;
+    for (int more = 1; more != 0;) {
+      const int size =
+          zmq_recv(gate_, bytes.data(), bytes.size(), parts.empty() ? ZMQ_DONTWAIT : 0);
+      if (size < 0) return "";
+      parts.emplace_back(bytes.data(), static_cast<size_t>(size));
+      size_t length = sizeof more;
+      TANDEM_CHECK(zmq_getsockopt(gate_, ZMQ_RCVMORE, &more, &length) == 0);
+    }
+    for (const std::string& part : {std::string("1.0"), parts.at(1), std::string("200")}) {
+      zmq_send(gate_, part.data(), part.size(), ZMQ_SNDMORE);
+    }
+    for (const int flags : {ZMQ_SNDMORE, ZMQ_SNDMORE, 0}) zmq_send(gate_, "", 0, flags);
+    return parts.back();
+  }
+
+ private:
+  transport::ZmqContext context_{1};
+  void* const socket_;
+  void* const gate_;
+};
+
+// A server dies, a stranger listens at its port, and a worker connects again.
+TEST_F(KeysOfEndpointsTest, WhatAStrangerHearsAtTheirOldPortOpensNothing) {
+  std::string address;
+  {
+    Node server = New(Options(kToken, false));
+    address = server.transport->address();
+  }
+  const int port = std::stoi(transport::SplitTcpAddress(address).port);
+  Node worker = New(Options(kToken, false));
+  std::string password;
+  {
+    Squatter squatter(port);
+    ASSERT_TRUE(worker.transport->Connect(address).ok());
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+    while (password.empty() && MonotonicNow() < deadline) {
+      worker.transport->Poll(absl::Milliseconds(5), &worker.events);
+      password = squatter.Heard();
+    }
+  }
+  ASSERT_EQ(password.size(), 64u);
+  transport::ZmqOptions same_port = Options(kToken, false);
+  same_port.bind = absl::StrCat("tcp://127.0.0.1:", port);
+  for (const transport::ZmqOptions& options : {Options(kToken, false), same_port}) {
+    Node other = New(options);
+    Client stranger(std::make_shared<transport::ZmqContext>(1));
+    stranger.SetPassword(password);
+    stranger.Send(other.transport->address(), "hello");
+    EXPECT_THAT(Refused(other), HasSubstr("the last one has another token"));
+  }
+}
+
+// A new server listens at the port of one that has died. The worker still has a connection to the
+// old one, or the new one has refused its connection to the old address.
+TEST_F(KeysOfEndpointsTest, ANewEndpointAtAnOldPortIsReached) {
+  Node worker = New(Options(kToken, false));
+  transport::PeerMap peers(*worker.transport);
+  auto server = std::make_unique<Node>(New(Options(kToken, false)));
+  std::string address = server->transport->address();
+  const EndpointId shard = EndpointId::Shard(0, 0);
+  // Sends to the server until the worker or the server has such an event.
+  const auto send_until = [&](Kind of_worker, Kind of_server) {
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+    const transport::TransportEvent* event = nullptr;
+    worker.events.clear();
+    size_t seen = 0;
+    while (event == nullptr && MonotonicNow() < deadline) {
+      (void)peers.Send({shard, SmallFrame(*worker.transport)});
+      worker.transport->Poll(absl::Milliseconds(1), &worker.events);
+      for (; seen < worker.events.size(); ++seen) (void)peers.OnEvent(worker.events[seen]);
+      server->transport->Poll(absl::Milliseconds(1), &server->events);
+      event = server->First(of_server);
+      if (event == nullptr) event = worker.First(of_worker);
+    }
+    return event != nullptr && event->kind == of_server;
+  };
+  peers.SetAddress(shard, address);
+  ASSERT_TRUE(send_until(Kind::kGarbage, Kind::kFrame));
+  for (const bool refused : {false, true}) {
+    server.reset();
+    transport::ZmqOptions options = Options(kToken, false);
+    options.bind = transport::SplitTcpAddress(address).ToString();
+    server = std::make_unique<Node>(New(options));
+    ASSERT_NE(server->transport->address(), address);
+    if (refused) {
+      EXPECT_TRUE(send_until(Kind::kGarbage, Kind::kGarbage));
+    }
+    server->events.clear();
+    address = server->transport->address();
+    EXPECT_TRUE(peers.SetAddress(shard, address));
+    EXPECT_TRUE(send_until(Kind::kGarbage, Kind::kFrame));
+  }
 }
 
 // libzmq numbers the connections of a socket from a random start: 31 bits of one rand() and one bit

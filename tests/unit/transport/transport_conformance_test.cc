@@ -168,8 +168,10 @@ class ZmqWorld final : public TransportWorld {
   }
   std::string FreeAddress() override { return New({})->address(); }  // free again by then
   void SendRaw(const std::string& address, const Parts& parts) override {
-    void* const dealer = NewStranger();
-    TANDEM_CHECK(zmq_connect(dealer, address.c_str()) == 0);
+    // An address may end with the number of its endpoint.
+    const std::string number = address.substr(std::min(address.find('#') + 1, address.size()));
+    void* const dealer = NewStranger(number);
+    TANDEM_CHECK(zmq_connect(dealer, address.substr(0, address.find('#')).c_str()) == 0);
     const auto send = [dealer, parts] {
       for (size_t i = 0; i < parts.size(); ++i) {
         const int flags = i + 1 < parts.size() ? ZMQ_SNDMORE : 0;
@@ -178,8 +180,8 @@ class ZmqWorld final : public TransportWorld {
     };
     if (keys_ == nullptr || encrypted_) return send();
     // The other end answers when the test polls it.
-    proofs_.emplace_back([dealer, send, keys = keys_] {
-      transport::Proof proof(transport::Proof::Side::kConnects, keys);
+    proofs_.emplace_back([dealer, send, number, keys = keys_] {
+      transport::Proof proof(transport::Proof::Side::kConnects, keys, number);
       const std::string hello = proof.Hello();
       TANDEM_CHECK(zmq_send(dealer, hello.data(), hello.size(), 0) > 0);
       std::array<char, transport::Proof::kMaxBytes> challenge;
@@ -194,16 +196,17 @@ class ZmqWorld final : public TransportWorld {
                                     const std::string& connect_to) override {
     return std::make_unique<ChildVictim>(address.empty() ? Any() : address, connect_to);
   }
-  void* NewStranger() {
+  void* NewStranger(const std::string& endpoint = "") {
     strangers_.push_back(zmq_socket(context_->handle(), ZMQ_DEALER));
     const int none = 0;
     zmq_setsockopt(strangers_.back(), ZMQ_LINGER, &none, sizeof none);
-    if (keys_ != nullptr) SetKeys(strangers_.back(), *keys_, encrypted_);
+    if (keys_ != nullptr) SetKeys(strangers_.back(), *keys_, encrypted_, endpoint);
     return strangers_.back();
   }
-  static void SetKeys(void* dealer, const transport::JobKeys& keys, bool encrypted) {
+  static void SetKeys(void* dealer, const transport::JobKeys& keys, bool encrypted,
+                      const std::string& endpoint) {
     if (!encrypted) {
-      const std::string& password = keys.password();
+      const std::string password = keys.PasswordOf(endpoint);
       TANDEM_CHECK(zmq_setsockopt(dealer, ZMQ_PLAIN_USERNAME, "tandem", 6) == 0);
       TANDEM_CHECK(zmq_setsockopt(dealer, ZMQ_PLAIN_PASSWORD, password.data(), password.size()) ==
                    0);

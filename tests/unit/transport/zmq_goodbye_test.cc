@@ -128,6 +128,23 @@ TEST(TcpAddressTest, SplitsAndJoins) {
   EXPECT_EQ(transport::HostInAddress("[::1]"), "[::1]");
 }
 
+TEST(TcpAddressTest, OnlyANumberOfAnEndpointIsSplitOff) {
+  const std::string number(32, 'a');
+  const std::string inside = "ipc:///tmp/#" + number + "/x";
+  for (const std::string& address :
+       {std::string("tcp://host:7000"), inside, std::string("tcp://host:7000#1f2e"),
+        std::string("tcp://host:7000#"), std::string("ipc:///a#b")}) {
+    const auto [before, after] = transport::SplitEndpointNumber(address);
+    EXPECT_EQ(before, address);
+    EXPECT_EQ(after, "");
+    const auto split = transport::SplitEndpointNumber(absl::StrCat(address, "#", number));
+    EXPECT_EQ(split.first, address);
+    EXPECT_EQ(split.second, number);
+  }
+  EXPECT_EQ(transport::SplitTcpAddress("tcp://host:7000#" + number).port, "7000");
+  EXPECT_EQ(transport::SplitTcpAddress("tcp://host:7000#1f2e").port, "7000#1f2e");
+}
+
 TEST(TcpAddressTest, NamesAndDevicesAreNumbersOnceBound) {
   EXPECT_EQ(*transport::ResolveToBind("tcp://localhost:*"), "tcp://127.0.0.1:*");
   EXPECT_EQ(*transport::ResolveToBind("tcp://lo:7000"), "tcp://127.0.0.1:7000");

@@ -1,6 +1,7 @@
 #include "worker/checkpoint_writer.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/no_room.h"
 #include "tests/unit/worker/trainer_fixture.h"
 
 namespace tandem {
@@ -60,8 +61,86 @@ TEST_F(CheckpointWriterTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   EXPECT_EQ(*TakeTask<worker::CommitCheckpointTask>().directory, "model/folder");
   EXPECT_TRUE(checkpoint_writer_->holds()) << "nothing follows";
   checkpoint_writer_->OnTaskDone(absl::OkStatus());
+  EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
+  const BarrierEnter committed = Entries().at(0);
+  EXPECT_EQ(committed.name(), "commit checkpoint");
+  EXPECT_EQ(committed.action(), BarrierEnter::COMMITTED);
+  EXPECT_EQ(committed.failure(), "");
+  Release("commit checkpoint");
   EXPECT_TRUE(checkpoint_writer_->Advance(now_, &effects_));
   EXPECT_FALSE(checkpoint_writer_->holds());
+}
+
+// The parts of a failed try are removed before the next mark. Nothing is gathered or copied again.
+TEST_F(CheckpointWriterTest, AFullDiskIsTriedAgainFromAnotherMarkOn) {
+  Begin("ALLREDUCE sharded_optimizer: true", 0);
+  checkpoint_writer_->Advance(now_, &effects_);
+  ReleaseMark("checkpoint", 12);
+  checkpoint_writer_->Advance(now_, &effects_);
+  TakeTask<worker::GatherDenseTask>();
+  checkpoint_writer_->OnCollected();
+  checkpoint_writer_->Advance(now_, &effects_);
+  const std::string bytes = *TakeTask<worker::WriteDenseTask>().bytes;
+  checkpoint_writer_->OnTaskDone(NoRoomError("dense.part: No space left on device"));
+  EXPECT_EQ(context_->failure, absl::OkStatus());
+  Entries();
+  checkpoint_writer_->Advance(now_, &effects_);
+  const BarrierEnter files = Entries().at(0);
+  EXPECT_EQ(files.failure(), "dense.part: No space left on device");
+  EXPECT_TRUE(files.no_room());
+  EXPECT_FALSE(files.may_fail());
+
+  BarrierRelease again;
+  again.set_name("checkpoint");
+  again.set_failure("worker 0: dense.part: No space left on device");
+  again.set_again(true);
+  context_->barriers.OnRelease(again);
+  checkpoint_writer_->Advance(now_, &effects_);
+  const auto abandon = TakeTask<worker::AbandonCheckpointTask>();
+  EXPECT_TRUE(abandon.makes_room);
+  EXPECT_TRUE(Entries().empty()) << "the old parts are there";
+  *abandon.free_bytes = 17;
+  checkpoint_writer_->OnTaskDone(absl::OkStatus());
+  checkpoint_writer_->Advance(now_, &effects_);
+  const BarrierEnter mark = Entries().at(0);
+  EXPECT_EQ(mark.name(), "mark checkpoint, try 2");
+  EXPECT_EQ(mark.action(), BarrierEnter::LAST_CHECKPOINT);
+  EXPECT_EQ(mark.part_bytes(), static_cast<int64_t>(bytes.size()));
+  EXPECT_EQ(mark.free_bytes(), 17);
+  EXPECT_TRUE(checkpoint_writer_->writes()) << "to wait for room is progress";
+  EXPECT_TRUE(checkpoint_writer_->holds());
+
+  ReleaseMark("checkpoint, try 2", 12);
+  checkpoint_writer_->Advance(now_, &effects_);
+  EXPECT_EQ(*TakeTask<worker::WriteDenseTask>().bytes, bytes);
+  checkpoint_writer_->OnTaskDone(absl::OkStatus());
+  checkpoint_writer_->Advance(now_, &effects_);
+  Release("checkpoint, try 2");
+  checkpoint_writer_->Advance(now_, &effects_);
+  TakeTask<worker::CommitCheckpointTask>();
+  checkpoint_writer_->OnTaskDone(NoRoomError("MANIFEST: Disk quota exceeded"));
+  Entries();
+  checkpoint_writer_->Advance(now_, &effects_);
+  const BarrierEnter committed = Entries().at(0);
+  EXPECT_EQ(committed.name(), "commit checkpoint, try 2");
+  EXPECT_TRUE(committed.no_room());
+  again.set_name("commit checkpoint, try 2");
+  context_->barriers.OnRelease(again);
+  checkpoint_writer_->Advance(now_, &effects_);
+  EXPECT_TRUE(effects_.tasks.empty()) << "a commit that fails removes the folder";
+  EXPECT_EQ(Entries().at(0).name(), "mark checkpoint, try 3");
+  EXPECT_EQ(context_->failure, absl::OkStatus());
+}
+
+// Only a full disk is tried again.
+TEST_F(CheckpointWriterTest, AnyOtherErrorOfTheLastCheckpointEndsTheJob) {
+  Begin("ALLREDUCE", 0);
+  checkpoint_writer_->Advance(now_, &effects_);
+  ReleaseMark("checkpoint", 12);
+  checkpoint_writer_->Advance(now_, &effects_);
+  TakeTask<worker::WriteDenseTask>();
+  checkpoint_writer_->OnTaskDone(absl::ResourceExhaustedError("File too large"));
+  EXPECT_EQ(context_->failure.message(), "File too large");
 }
 
 // No checkpoint that was asked for is made beside it.
@@ -89,8 +168,12 @@ TEST_F(CheckpointWriterTest, WithoutAStateOfItsOwnAWorkerOnlyEntersBarriers) {
     EXPECT_TRUE(effects_.tasks.empty());
     EXPECT_TRUE(Sent(FrameKind::kPull).empty());
     Release("checkpoint");
-    EXPECT_EQ(checkpoint_writer_->Advance(now_, &effects_), rank == 1);
+    EXPECT_FALSE(checkpoint_writer_->Advance(now_, &effects_));
     EXPECT_EQ(effects_.tasks.size(), rank == 0 ? 1u : 0u) << "rank 0 commits";
+    if (rank == 0) checkpoint_writer_->OnTaskDone(absl::OkStatus());
+    checkpoint_writer_->Advance(now_, &effects_);
+    Release("commit checkpoint");
+    EXPECT_TRUE(checkpoint_writer_->Advance(now_, &effects_));
     effects_.Clear();
   }
 }
@@ -282,6 +365,9 @@ TEST_F(RequestedCheckpointTest, AfterACheckpointThatEndsTheJobNoStepBegins) {
   context_->step = 4;
   Run();
   Write(3, 4);
+  EXPECT_TRUE(TakeControls().empty()) << "rank 0 has not committed";
+  Release("commit checkpoint 3");
+  Run();
   EXPECT_EQ(TakeControls().size(), 1u);
   EXPECT_EQ(checkpoint_->HoldsFrom(), 4);
   EXPECT_TRUE(checkpoint_->holds_pushes());

@@ -4,19 +4,22 @@ from __future__ import annotations
 import _signal
 import atexit
 import ctypes
+import inspect
+import opcode
 import os
 import sys
 import threading
 import time
 import traceback
 import warnings
-from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, Optional, SupportsFloat
+from types import FrameType, TracebackType
+from typing import Any, Callable, Iterable, Iterator, NoReturn, Optional, SupportsFloat
 
 import torch
 
 from tandem import _abi, current
-from tandem._abi import Diverged, Error, check, library
+from tandem._abi import Error, check, library
+from tandem.current import current_worker
 from tandem.data import DataLoader, evaluation_batches
 from tandem.local import LocalCluster
 from tandem.sparse import as_tensor
@@ -26,12 +29,17 @@ from tandem.worker import SLICE_MS, Worker
 _PATIENCE = 5    # seconds for a checkpoint of a job that is closed
 
 
+def _driven() -> bool:
+    """Whether `tandem run` or `tandem agent` has started this process and watches it."""
+    return os.environ.get("TANDEM_DRIVER") == str(os.getppid())
+
+
 def _pass_time_limits_on() -> None:
     """Passes SIGXCPU, a limit of CPU time or of a batch system, to the `tandem run` that has
     started this script: it makes a checkpoint and ends the job. A handler of the script stays."""
     main = threading.get_ident() == threading.main_thread().ident
     driver = os.getppid()
-    if os.environ.get("TANDEM_DRIVER") != str(driver) or not main:
+    if not _driven() or not main:
         return
 
     def pass_on(*_: Any) -> None:
@@ -63,7 +71,7 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
     """
     if current.worker is not None and not current.worker.ended:
         raise Error("tandem.init() was called before; a process is one worker of one job at a "
-                    "time: job.close() ends it")
+                    "time: tandem.job() is the running job, and job.close() ends it")
     own = job  # to be started here, if nobody has
     if scheduler is None and os.environ.get("TANDEM_SCHEDULER"):
         scheduler, own = os.environ["TANDEM_SCHEDULER"], None
@@ -103,6 +111,12 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
         raise
 
 
+def job() -> Job:
+    """The job of this process, for other files of a program than the one that called tandem.init().
+    An Error if none has."""
+    return current_worker().job
+
+
 class Job:
     """The result of tandem.init().
 
@@ -122,13 +136,13 @@ class Job:
         try:
             worker.wait_joined()
         except BaseException as error:
-            worker.fail(_reason(type(error), error, error.__traceback__))
+            worker.fail(_reason(type(error), error, error.__traceback__), type(error))
             lib.tandem_close(worker.handle)
             lib.tandem_free(worker.handle)
             worker.ended = True
             self._forget()
             raise
-        current.worker = worker
+        current.worker, worker.job = worker, self
         self.rank, self.world_size, self.seed = worker.rank, worker.world_size, worker.seed
         self.batch_size: int = lib.tandem_batch(worker.handle)
         self.depth: int = lib.tandem_prefetch_steps(worker.handle)
@@ -144,6 +158,18 @@ class Job:
         """The epoch of the batch at hand."""
         return self._worker.progress.at_hand[1]
 
+    @staticmethod
+    def device() -> torch.device:
+        """The GPU of this worker, which becomes torch's current one; the CPU if there is no GPU.
+        Workers of a host take its GPUs in turn: GPU LOCAL_RANK, which `tandem run` sets, modulo the
+        number of GPUs that this process sees."""
+        gpus = torch.cuda.device_count()
+        if gpus == 0:
+            return torch.device("cpu")
+        found = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)
+        torch.cuda.set_device(found)
+        return found
+
     # ---- the loop ----
 
     def epochs(self) -> Iterator[int]:
@@ -158,10 +184,22 @@ class Job:
         After a loop that was left in the middle of an epoch (an interrupted cell of a notebook),
         the next loop begins with that epoch, of which the loader gives the rest.
 
+        A script that has left the loop by break ends the job as close() does, when the script ends.
+        In a notebook the job stays, and the loop can be run again.
+
         An Error: no optimizer is made yet, or the loop over batches ends before the epoch does.
         """
         worker = self._worker
         worker.check_started()
+        worker.left = False
+        worker.loop_thread = threading.get_ident()
+        for epoch in self._epochs():
+            worker.left = True  # if the loop never comes back here
+            yield epoch
+            worker.left = False
+
+    def _epochs(self) -> Iterator[int]:
+        worker = self._worker
         last = worker.progress.begin()
         if last is None and worker.train_loop is not None and worker.train_loop.unfinished():
             last = worker.train_loop.epoch
@@ -209,7 +247,6 @@ class Job:
 
     def _epoch_of_loop(self, epoch: int) -> Iterator[int]:
         worker = self._worker
-        worker.loop_epoch = epoch
         worker.progress.begin_epoch(epoch)
         yield epoch
         worker.optimizer.check_unfrozen(epoch_over=True)
@@ -324,7 +361,7 @@ class Job:
     def report(self, **values: SupportsFloat) -> None:
         """Adds numbers of the script's own to a line of metrics.jsonl with the step at hand. The
         last one of each name is in summary.json. If several workers report a name at one step, the
-        lowest rank counts."""
+        lowest rank counts. A number that is not finite becomes null, with a warning."""
         worker = self._worker
         worker.check_process()
         names = (ctypes.c_char_p * max(1, len(values)))(*[name.encode() for name in values])
@@ -345,50 +382,62 @@ class Job:
 
     @property
     def stopped(self) -> bool:
-        """Whether the job was told to end early, by a signal to `tandem run`. The loop over epochs
-        has then ended like any other, and there is a checkpoint."""
+        """Whether the job was told to end early: by a signal to `tandem run`, by `tandem stop`, or
+        by job.close() of a worker. The loop over epochs has then ended like any other, and there is
+        a checkpoint."""
         return bool(library().tandem_stopped(self._worker.handle))
 
     def close(self) -> None:
-        """Ends the job, if it has not ended, for all of its workers; tandem.init() may then begin
-        another one. Notebooks need close(), also after an error; a script that runs to its end
-        does not. A second call does nothing, or waits for the checkpoint of a first one that
-        Ctrl-C has interrupted.
+        """Makes a last checkpoint and ends the job, if it has not ended, for all of its workers;
+        tandem.init() may then begin another one. Notebooks need close(), also after an error; a
+        script that runs to its end does not. A second call does nothing, or waits for the
+        checkpoint of a first one that Ctrl-C has interrupted.
 
-        A job that tandem.init() has started makes a checkpoint first, and prints its folder.
-        tandem.init(..., resume=job.out) resumes from it, with the batch at hand if its step was not
-        taken, as if the job had not been closed."""
+        The run can be resumed: under `tandem run` by --resume, in a notebook by tandem.init(...,
+        resume=job.out), with the batch at hand if its step was not taken, as if the job had not
+        been closed. job.close() in a notebook prints the folder of the checkpoint."""
+        self._close()
+
+    def _close(self) -> bool:
+        """Does what close() does. Returns whether the job has ended well, with its checkpoint."""
         worker = self._worker
         worker.check_process()
+        done = True
         if not worker.ended:
-            done = worker.cluster is not None and worker.optimizer is not None and \
+            done = not worker.failed and worker.optimizer is not None and \
                 self._checkpoint_and_end()
             if not done:
                 worker.fail(f"closed at step {self.step}, before the job had ended")
-            worker.close()
-            if done:
-                self._say_checkpointed()
+            done = worker.close() == 0 and done
+            if done and worker.cluster is not None:
+                done = self._say_checkpointed()
         self._forget()
+        return done
 
     def _checkpoint_and_end(self) -> bool:
-        """Tells the scheduler to make a checkpoint and to end the job, and answers the worker until
-        it has. False: it has failed."""
+        """Has the scheduler make a checkpoint and end the job, and answers the worker until it has.
+        False: it has failed."""
         worker, lib, request = self._worker, library(), _abi.Request()
-        if not lib.tandem_writes_checkpoints(worker.handle):
+        if worker.cluster is not None and not lib.tandem_writes_checkpoints(worker.handle):
             return False
         if worker.train_loop is not None:
             worker.train_loop.settle()
         try:
-            if not worker.cluster.told_end:  # by an interrupted call
-                while not check(lib.tandem_next(worker.handle, SLICE_MS, ctypes.byref(request))):
+            while not check(lib.tandem_next(worker.handle, SLICE_MS, ctypes.byref(request))):
+                if worker.cluster is not None and not worker.cluster.told_end:
                     worker.cluster.check()  # until the job has begun
-                with worker.uninterrupted():
+            with worker.uninterrupted():
+                if self.world_size == 1:
                     check(lib.tandem_rest(worker.handle))
+                if worker.cluster is None:
+                    check(lib.tandem_request_end(worker.handle))
+                elif not worker.cluster.told_end:  # by an interrupted call
                     worker.cluster.tell_end()
-            patience = time.monotonic() + _PATIENCE
+            patience = time.monotonic() + (_PATIENCE if self.world_size == 1 else 1)
             while request.kind != _abi.END:
                 if not check(lib.tandem_next(worker.handle, SLICE_MS, ctypes.byref(request))):
-                    worker.cluster.check_scheduler()
+                    if worker.cluster is not None:
+                        worker.cluster.check_scheduler()
                     continue
                 with worker.uninterrupted():
                     self._answer_at_end(request, time.monotonic() > patience)
@@ -407,25 +456,33 @@ class Job:
         elif request.kind == _abi.STEP_DONE:
             worker.stepping = False
         elif request.kind == _abi.COMPUTE and late:
-            # An earlier checkpoint waits for the step; end the step without a gradient. An error
-            # says that the checkpoint of the end has just taken the step back; tandem_next tells
-            # how a job has failed.
+            # An earlier checkpoint, or another worker, waits for the step; end the step without a
+            # gradient. An error says that the checkpoint of the end has just taken the step back;
+            # tandem_next tells how a job has failed.
             library().tandem_finish(worker.handle, _abi.NO_LOSS, None, None, None, 1)
         elif request.kind == _abi.SCORE:
             check(library().tandem_score(worker.handle, None, None, 0))
+        elif late and self.world_size > 1 and \
+                request.kind in (_abi.BATCH, _abi.TEST_BATCH, _abi.VALIDATION_BATCH):
+            worker.give(None)  # another worker, which goes on, waits for this one
         elif request.kind != _abi.END:
             time.sleep(.001)  # batches and steps, of which there are no more
 
-    def _say_checkpointed(self) -> None:
+    def _say_checkpointed(self) -> bool:
+        """Prints the folder of the checkpoint, or why there is none. Returns whether there is one.
+        """
         cluster = self._worker.cluster
         end = cluster.event("finished")
+        out = os.fsencode(self.out).decode(errors="replace")  # a path need not be UTF-8
         if end is None or "failure" in end:
             print(f"tandem: no checkpoint: {cluster.last_words()}", file=sys.stderr)
-        elif "checkpointed_step" in end:
-            print(f"tandem: checkpoint in {self.out}/model (step {end['checkpointed_step']}); "
+            return False
+        if "checkpointed_step" in end:
+            print(f"tandem: checkpoint in {out}/model (step {end['checkpointed_step']}); "
                   f"resume it with tandem.init({cluster.given!r}, resume={self.out!r})")
         else:
-            print(f"tandem: the job was already finished; its model is in {self.out}/model")
+            print(f"tandem: the job was already finished; its model is in {out}/model")
+        return True
 
     def __enter__(self) -> Job:
         return self
@@ -435,7 +492,7 @@ class Job:
         worker = self._worker
         if kind is not None and not worker.ended and \
                 (worker.cluster is None or worker.optimizer is None):
-            worker.fail(_reason(kind, value, trace), issubclass(kind, Diverged))
+            worker.fail(_reason(kind, value, trace), kind)
         self.close()
 
     def _end(self) -> None:
@@ -466,10 +523,26 @@ def _reason(kind: type[BaseException], value: Optional[BaseException],
     return f"{name}: {text} ({place})" if text else f"{name} ({place})"
 
 
+def _main_frame() -> Optional[FrameType]:
+    """The frame of the script's own lines, if they called this; None: they did not."""
+    found, frame = None, inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and \
+                frame.f_globals.get("__name__") == "__main__":
+            found = frame
+        frame = frame.f_back
+    return found
+
+
 def _end_with_the_process(worker: Worker) -> Callable[[], None]:
     """Has an exception, Ctrl-C, or a script that ends before the job does end the job with the
-    reason. Returns a function that ends this watch."""
-    shown = sys.excepthook
+    reason. A script that has left the loop over epochs and ends without an error ends the job with
+    a checkpoint. A script that nobody watches ends with status 1 if its job has failed. Returns a
+    function that ends this watch."""
+    shown, leave, of_threads = sys.excepthook, sys.exit, threading.excepthook
+    status: Any = None  # of sys.exit()
+    exited = False      # it was called
+    main = _main_frame()
     script = os.path.basename(_script())  # at exit, Python does not know it any more
 
     before = getattr(sys, "last_value", None)
@@ -482,8 +555,26 @@ def _end_with_the_process(worker: Worker) -> Callable[[], None]:
     def on_exception(kind: type[BaseException], value: BaseException,
                      trace: Optional[TracebackType]) -> None:
         if os.getpid() == worker.process and not worker.ended and ends():
-            worker.fail(_reason(kind, value, trace), issubclass(kind, Diverged))
+            worker.fail(_reason(kind, value, trace), kind)
         shown(kind, value, trace)
+
+    def on_exit(code: Any = None, /) -> NoReturn:
+        nonlocal status, exited
+        if threading.current_thread() is threading.main_thread():  # else it ends a thread alone
+            status, exited = code, True
+        leave(code)
+
+    def on_thread(told: threading.ExceptHookArgs) -> None:
+        if os.getpid() == worker.process and not worker.ended and ends() and \
+                worker.loop_thread == threading.get_ident() and told.exc_value is not None:
+            worker.fail(_reason(told.exc_type, told.exc_value, told.exc_traceback), told.exc_type)
+        of_threads(told)
+
+    def ended_well() -> bool:
+        """Whether the script came to its last line or called sys.exit() without an error.
+        `raise SystemExit(1)` calls nothing that could be seen."""
+        return (exited and not status) or main is None or \
+            opcode.opname[main.f_code.co_code[main.f_lasti]].startswith("RETURN_")
 
     def at_exit() -> None:
         if os.getpid() != worker.process or worker.ended:
@@ -492,16 +583,30 @@ def _end_with_the_process(worker: Worker) -> Callable[[], None]:
         if last is not None and last is not before and ends():
             # Another exception came before on_exception was called, for example from the handler
             # of a signal.
-            worker.fail(_reason(type(last), last, getattr(sys, "last_traceback", None)))
-        worker.fail(f"{script or 'the program'} ended at step {worker.progress.at_hand[0]}, before "
-                    "the job had; iterate to the end of job.epochs()")
-        worker.close()
+            worker.fail(_reason(type(last), last, getattr(sys, "last_traceback", None)), type(last))
+        if worker.left and not worker.failed and not status and ended_well() and \
+                (worker.cluster is None or script):
+            done = worker.job._close()
+        else:
+            done = False
+            why = (f"{script or 'the program'} ended at step {worker.progress.at_hand[0]}, before "
+                   "the job had; iterate to the end of job.epochs()")
+            if script and not worker.failed and not _driven():
+                print(f"tandem: {why}", file=sys.stderr)
+            worker.fail(why)
+            worker.close()
+        if not done and script and not _driven():
+            check(library().tandem_fail_at_exit())  # Python cannot change the status any more
 
     def forget() -> None:
         atexit.unregister(at_exit)
         if sys.excepthook is on_exception:
             sys.excepthook = shown
+        if sys.exit is on_exit:
+            sys.exit = leave
+        if threading.excepthook is on_thread:
+            threading.excepthook = of_threads
 
-    sys.excepthook = on_exception
+    sys.excepthook, sys.exit, threading.excepthook = on_exception, on_exit, on_thread
     atexit.register(at_exit)
     return forget
