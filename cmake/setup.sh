@@ -6,8 +6,7 @@
 TANDEM_RUN_PACKAGES=(
   g++ cmake ninja-build pkg-config python3 ccache lld
   protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev
-  nlohmann-json3-dev
-  libcpp-httplib-dev prometheus-cpp-dev
+  nlohmann-json3-dev prometheus-cpp-dev
   libzmq3-dev libsodium-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp
   python3-numpy python3-torch python3-matplotlib)

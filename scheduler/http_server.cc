@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -17,12 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include <httplib.h>
-#undef STATUS  // <resolv.h> defines it, and protocol messages have a value of this name
-
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -37,63 +35,59 @@ namespace {
 constexpr absl::Duration kConnectionLasts = absl::Seconds(10);  // with one connection
 constexpr int kBacklog = 64;
 
-// A request that has arrived as a whole, and the response to it.
-class MemoryStream : public httplib::Stream {
- public:
-  explicit MemoryStream(absl::string_view request) : request_(request) {}
-  std::string TakeResponse() { return std::move(response_); }
+absl::string_view ReasonOf(int code) {
+  switch (code) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    default:
+      return "Service Unavailable";
+  }
+}
 
-  bool is_readable() const override { return !request_.empty(); }
-  bool is_writable() const override { return true; }
-  ssize_t read(char* to, size_t size) override {
-    const size_t bytes = std::min(size, request_.size());
-    std::memcpy(to, request_.data(), bytes);
-    request_.remove_prefix(bytes);
-    return static_cast<ssize_t>(bytes);
+// The response to `bytes`, a request that has arrived as a whole: its first line, headers, and an
+// empty line. Whatever follows is ignored, and so are headers that the handler does not see.
+std::string Respond(const HttpServer::Handler& handler, absl::string_view bytes) {
+  const std::vector<absl::string_view> lines =
+      absl::StrSplit(bytes.substr(0, bytes.find("\r\n\r\n")), "\r\n");
+  const std::vector<absl::string_view> words = absl::StrSplit(lines[0], ' ');  // GET /path HTTP/1.1
+  const bool valid = words.size() == 3 && absl::StartsWith(words[1], "/") &&
+                     (words[2] == "HTTP/1.1" || words[2] == "HTTP/1.0");
+  HttpResponse made;
+  if (!valid) {
+    made = {.code = 400, .body = "expected a request such as GET /metrics HTTP/1.1\n"};
+  } else if (words[0] != "GET" && words[0] != "HEAD") {
+    made = {.code = 405, .body = "expected GET or HEAD\n"};
+  } else {
+    HttpRequest request;
+    request.path = std::string(words[1].substr(0, words[1].find('?')));
+    for (const absl::string_view line : lines) {
+      const std::pair<absl::string_view, absl::string_view> header =
+          absl::StrSplit(line, absl::MaxSplits(':', 1));
+      const std::string value(absl::StripAsciiWhitespace(header.second));
+      if (absl::EqualsIgnoreCase(header.first, "Authorization")) request.authorization = value;
+      if (absl::EqualsIgnoreCase(header.first, "Host")) request.host = value;
+    }
+    made = handler(request);
   }
-  ssize_t write(const char* from, size_t size) override {
-    response_.append(from, size);
-    return static_cast<ssize_t>(size);
-  }
-  void get_remote_ip_and_port(std::string& /*ip*/, int& /*port*/) const override {}
-  void get_local_ip_and_port(std::string& /*ip*/, int& /*port*/) const override {}
-  socket_t socket() const override { return 0; }  // the library only compares it with a limit
-
- private:
-  absl::string_view request_;
-  std::string response_;
-};
-
-// Turns the bytes of a request into those of a response.
-class Responder : public httplib::Server {
- public:
-  explicit Responder(HttpServer::Handler handler) {
-    // Before the library's own routing, which matches each path with regular expressions.
-    set_pre_routing_handler([handler = std::move(handler)](const httplib::Request& request,
-                                                           httplib::Response& response) {
-      if (request.method != "GET" && request.method != "HEAD") {
-        response.status = 405;
-        response.set_header("Allow", "GET, HEAD");
-        return HandlerResponse::Handled;
-      }
-      HttpResponse made = handler({request.path, request.get_header_value("Authorization"),
-                                   request.get_header_value("Host")});
-      response.status = made.code;
-      response.set_header("Cache-Control", "no-store");
-      if (made.code == 401) response.set_header("WWW-Authenticate", "Basic realm=\"Tandem\"");
-      response.set_content(std::move(made.body), made.type);
-      return HandlerResponse::Handled;
-    });
-  }
-  std::string Respond(absl::string_view request) {
-    MemoryStream stream(request);
-    bool closed = false;
-    // The library would send any number of overlapping ranges: pages are always sent whole.
-    process_request(stream, /*close_connection=*/true, closed,
-                    [](httplib::Request& r) { r.ranges.clear(); });
-    return stream.TakeResponse();
-  }
-};
+  std::string response =
+      absl::StrCat("HTTP/1.1 ", made.code, " ", ReasonOf(made.code),
+                   "\r\nContent-Type: ", made.type, "\r\nContent-Length: ", made.body.size(),
+                   "\r\nCache-Control: no-store\r\nConnection: close\r\n");
+  if (made.code == 401) response += "WWW-Authenticate: Basic realm=\"Tandem\"\r\n";
+  if (made.code == 405) response += "Allow: GET, HEAD\r\n";
+  absl::StrAppend(&response, "\r\n", words[0] == "HEAD" ? "" : made.body);
+  return response;
+}
 
 struct Connection {
   OwnedFd fd;
@@ -108,7 +102,7 @@ class PollServer : public HttpServer {
   PollServer(OwnedFd listener, std::string url, Handler handler)
       : listener_(std::move(listener)),
         url_(std::move(url)),
-        responder_(std::move(handler)),
+        handler_(std::move(handler)),
         thread_([this] { Run(); }) {}
   ~PollServer() override {
     stop_.store(true);
@@ -158,8 +152,7 @@ class PollServer : public HttpServer {
       if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EINTR);
       c->request.append(bytes, static_cast<size_t>(n));
       if (!absl::StrContains(c->request, "\r\n\r\n")) return c->request.size() < kMostRequestBytes;
-      c->response = responder_.Respond(c->request);
-      if (c->response.empty()) return false;
+      c->response = Respond(handler_, c->request);
     }
     const ssize_t n =
         send(c->fd.get(), c->response.data() + c->sent, c->response.size() - c->sent, MSG_NOSIGNAL);
@@ -170,7 +163,7 @@ class PollServer : public HttpServer {
 
   const OwnedFd listener_;
   const std::string url_;
-  Responder responder_;
+  const Handler handler_;
   std::list<Connection> connections_;  // the oldest first
   WakeFd wake_;
   std::atomic<bool> stop_{false};

@@ -32,8 +32,9 @@ class HttpServerTest : public ::testing::Test {
   HttpServerTest() {
     auto made = HttpServer::Start("127.0.0.1:0", [](const HttpRequest& request) {
       if (request.path == "/large") return HttpResponse{.body = std::string(4 << 20, 'x')};
-      return HttpResponse{.code = request.path == "/none" ? 404 : 200,
-                          .body = absl::StrCat(request.path, "|", request.authorization)};
+      return HttpResponse{
+          .code = request.path == "/none" ? 404 : 200,
+          .body = absl::StrCat(request.path, "|", request.authorization, "|", request.host)};
     });
     EXPECT_TRUE(made.ok()) << made.status();
     server_ = *std::move(made);
@@ -78,13 +79,23 @@ class HttpServerTest : public ::testing::Test {
 TEST_F(HttpServerTest, AnswersRequests) {
   const std::string answer = Ask("GET /a?b=c HTTP/1.1\r\nHost: x\r\nAuthorization: me\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(answer, HasSubstr("Content-Length: 5\r\n"));
-  EXPECT_THAT(answer, HasSubstr("\r\n\r\n/a|me"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 7\r\n"));
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\n/a|me|x"));
   EXPECT_THAT(Ask("GET /none HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
   const std::string head = Ask("HEAD /a HTTP/1.1\r\n\r\n");
-  EXPECT_THAT(head, HasSubstr("Content-Length: 3\r\n"));
+  EXPECT_THAT(head, HasSubstr("Content-Length: 4\r\n"));
   EXPECT_TRUE(absl::EndsWith(head, "\r\n\r\n")) << head;
-  EXPECT_THAT(Ask("POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), StartsWith("HTTP/1.1 405 "));
+  const std::string post = Ask("POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc");
+  EXPECT_THAT(post, StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(post, HasSubstr("\r\nAllow: GET, HEAD\r\n"));
+}
+
+// As RFC 9112 has them: names in any case, values with or without spaces around them.
+TEST_F(HttpServerTest, ReadsTheHeadersOfTheHandler) {
+  const std::string answer =
+      Ask("GET /a HTTP/1.0\r\nhOST:\tx:1 \r\nX-Host: y\r\nAUTHORIZATION:  a: b  \r\n\r\nHost: z");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\n/a|a: b|x:1"));
 }
 
 TEST_F(HttpServerTest, ALargeResponseArrivesWhole) {
@@ -93,20 +104,26 @@ TEST_F(HttpServerTest, ALargeResponseArrivesWhole) {
 
 // Each range could be a copy of the page.
 TEST_F(HttpServerTest, RangesAreIgnored) {
-  const std::string answer = Ask("GET /a HTTP/1.1\r\nRange: bytes=-,-,-,0-1\r\n\r\n");
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(answer, HasSubstr("Content-Length: 3\r\n"));
-  EXPECT_TRUE(absl::EndsWith(answer, "\r\n\r\n/a|")) << answer;
+  for (const char* range : {"-,-,-,0-1", "9-1,5"}) {
+    const std::string answer =
+        Ask(absl::StrCat("GET /a HTTP/1.1\r\nRange: bytes=", range, "\r\n\r\n"));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+    EXPECT_THAT(answer, HasSubstr("Content-Length: 4\r\n"));
+    EXPECT_TRUE(absl::EndsWith(answer, "\r\n\r\n/a||")) << answer;
+  }
 }
 
 TEST_F(HttpServerTest, GarbageAndLongRequestsEndTheirConnectionOnly) {
   for (const std::string& request :
        {std::string("\r\n\r\n"), std::string("\xff\x00\x00\r\n\r\n", 7), std::string("GET\r\n\r\n"),
-        std::string("GET / HTTP/9.9\r\n\r\n"), std::string(HttpServer::kMostRequestBytes * 2, 'a'),
-        "GET /" + std::string(7000, '%') + " HTTP/1.1\r\n\r\n",
-        std::string("GET /a HTTP/1.1\r\nRange: bytes=9-1,5\r\n\r\n")}) {
+        std::string("GET /a HTTP/9.9\r\n\r\n"), std::string("GET /a b HTTP/1.1\r\n\r\n"),
+        std::string("GET a/a HTTP/1.1\r\n\r\n"),
+        std::string(HttpServer::kMostRequestBytes * 2, 'a'),
+        "GET /" + std::string(7000, '%') + " HTTP/1.1\r\n\r\n"}) {
     const std::string answer = Ask(request);  // returns: the connection is closed
     EXPECT_EQ(answer.find("/a|"), std::string::npos) << request;
+    EXPECT_EQ(absl::StartsWith(answer, "HTTP/1.1 400 Bad Request\r\n"), request.size() < 100)
+        << request << answer;
   }
   EXPECT_THAT(Ask("GET /a HTTP/1.1\r\n\r\n"), HasSubstr("/a|"));
 }
