@@ -30,8 +30,8 @@ struct Calibration {
   std::map<std::string, Rows> tables;
   double samples_per_second = 0;  // of the run while it trained (TrainingSpeed)
   std::string untold;             // why latency_seconds is unknown; empty: it is known
-  // Differences between `plan` and the run's job, restarts of the run, and `untold`. With any of them the speed of the
-  // run does not judge the prediction. Empty: the summary shows no difference.
+  // Differences between `plan` and the run's job, restarts of the run, and `untold`. With any of
+  // them the speed of the run does not judge the prediction. Empty: the summary shows none.
   std::string differs;
   bool same_job = false;  // the summary shows no difference between the jobs
   // `tandem run` started all processes on one host, so they shared its processors.

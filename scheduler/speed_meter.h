@@ -29,7 +29,7 @@ class SpeedMeter {
 
   // Training starts.
   void Start(absl::Time now);
-  // Before Start, a report is ignored. Requires: `progress` is valid (report_check.h), and `rank` is
+  // Ignores a report before Start. Requires: `progress` is valid (report_check.h), and `rank` is
   // that of a worker.
   void Add(absl::Time now, int rank, const Progress& progress);
   // Ends an interval and returns its samples per second. Workers that have sent no report in the
