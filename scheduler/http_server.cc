@@ -12,15 +12,21 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
@@ -32,61 +38,43 @@
 namespace tandem::scheduler {
 namespace {
 
+namespace http = boost::beast::http;
+
 constexpr absl::Duration kConnectionLasts = absl::Seconds(10);  // with one connection
 constexpr int kBacklog = 64;
 
-absl::string_view ReasonOf(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    default:
-      return "Service Unavailable";
-  }
-}
+std::string Text(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
 // The response to `bytes`, a request that has arrived as a whole: its first line, headers, and an
-// empty line. Whatever follows is ignored, and so are headers that the handler does not see.
-std::string Respond(const HttpServer::Handler& handler, absl::string_view bytes) {
-  const std::vector<absl::string_view> lines =
-      absl::StrSplit(bytes.substr(0, bytes.find("\r\n\r\n")), "\r\n");
-  const std::vector<absl::string_view> words = absl::StrSplit(lines[0], ' ');  // GET /path HTTP/1.1
-  const bool valid = words.size() == 3 && absl::StartsWith(words[1], "/") &&
-                     (words[2] == "HTTP/1.1" || words[2] == "HTTP/1.0");
+// empty line. Whatever follows is ignored.
+std::string Respond(const HttpServer::Handler& handler, const std::string& bytes) {
+  http::request_parser<http::empty_body> parser;
+  boost::beast::error_code error;
+  parser.put(boost::asio::buffer(bytes), error);
+  const http::request<http::empty_body>& request = parser.get();
+  const bool valid = parser.is_header_done() && absl::StartsWith(Text(request.target()), "/");
+  const bool head = request.method() == http::verb::head;
   HttpResponse made;
   if (!valid) {
     made = {.code = 400, .body = "expected a request such as GET /metrics HTTP/1.1\n"};
-  } else if (words[0] != "GET" && words[0] != "HEAD") {
+  } else if (request.method() != http::verb::get && !head) {
     made = {.code = 405, .body = "expected GET or HEAD\n"};
   } else {
-    HttpRequest request;
-    request.path = std::string(words[1].substr(0, words[1].find('?')));
-    for (const absl::string_view line : lines) {
-      const std::pair<absl::string_view, absl::string_view> header =
-          absl::StrSplit(line, absl::MaxSplits(':', 1));
-      const std::string value(absl::StripAsciiWhitespace(header.second));
-      if (absl::EqualsIgnoreCase(header.first, "Authorization")) request.authorization = value;
-      if (absl::EqualsIgnoreCase(header.first, "Host")) request.host = value;
-    }
-    made = handler(request);
+    const std::string target = Text(request.target());
+    made = handler({target.substr(0, target.find('?')), Text(request[http::field::authorization]),
+                    Text(request[http::field::host])});
   }
-  std::string response =
-      absl::StrCat("HTTP/1.1 ", made.code, " ", ReasonOf(made.code),
-                   "\r\nContent-Type: ", made.type, "\r\nContent-Length: ", made.body.size(),
-                   "\r\nCache-Control: no-store\r\nConnection: close\r\n");
-  if (made.code == 401) response += "WWW-Authenticate: Basic realm=\"Tandem\"\r\n";
-  if (made.code == 405) response += "Allow: GET, HEAD\r\n";
-  absl::StrAppend(&response, "\r\n", words[0] == "HEAD" ? "" : made.body);
-  return response;
+  http::response<http::string_body> response(static_cast<http::status>(made.code), 11);
+  response.set(http::field::content_type, made.type);
+  response.set(http::field::cache_control, "no-store");
+  response.set(http::field::connection, "close");
+  if (made.code == 401) response.set(http::field::www_authenticate, "Basic realm=\"Tandem\"");
+  if (made.code == 405) response.set(http::field::allow, "GET, HEAD");
+  response.content_length(made.body.size());
+  if (!head) response.body() = std::move(made.body);
+  std::ostringstream text;
+  text << response;
+  return std::move(text).str();
 }
 
 struct Connection {

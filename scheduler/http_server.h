@@ -1,4 +1,5 @@
 // A small HTTP server for pages that are made on request: GET and HEAD, one request a connection.
+// Boost.Beast reads requests and writes responses; this class owns the sockets.
 //
 // One thread serves all connections and waits for none of them; only the handler may block.
 // Everything that a client may choose is bounded: connections, bytes of a request, and the time
