@@ -1,11 +1,11 @@
 #!/bin/bash
-# Unpacks the newest of Debian's stock kernels beside the tree's other caches (.cache/guest-kernel, 400 MB),
+# Unpacks Debian's stock kernel beside the tree's other caches (.cache/guest-kernel, 400 MB),
 # for run_in_guest.sh. Installs nothing and needs no rights; does nothing if it is there.
 set -euo pipefail
 folder=$(dirname "$(readlink -f "$0")")/../../.cache/guest-kernel
 compgen -G "$folder/lib/modules/*/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko*" >/dev/null && exit 0
 # The "cloud" kernels have neither Soft-RoCE nor 9p.
-package=$(apt-cache search --names-only '^linux-image-6[.][0-9.]+-[0-9]+-amd64$' | cut -d' ' -f1 | sort -V | tail -1)
+package=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-.*\)/\1/p' | head -1 || true)
 [[ -n $package ]] || { echo "fetch_guest_kernel: apt knows no stock kernel for amd64" >&2; exit 1; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
