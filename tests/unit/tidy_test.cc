@@ -1,4 +1,5 @@
 // House rules as a program: each test names the file and the line that breaks one.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -81,6 +82,12 @@ std::vector<SourceFile> ReadTree() {
   return files;
 }
 
+// Searching a line for regular expressions takes 50 times as long.
+bool HasOne(const std::string& line, const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(),
+                     [&](const std::string& word) { return absl::StrContains(line, word); });
+}
+
 class TidyTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { tree_ = new std::vector<SourceFile>(ReadTree()); }
@@ -127,16 +134,21 @@ TEST_F(TidyTest, HeadersSayWhatTheyAreAndGuardThemselves) {
 
 TEST_F(TidyTest, NothingIsLeftForLater) {
   // Put together here so that this file does not break its own rule.
-  const std::regex left(absl::StrCat("\\b(TO", "DO|FIX", "ME|X", "XX)\\b"));
+  const std::vector<std::string> words = {absl::StrCat("TO", "DO"), absl::StrCat("FIX", "ME"),
+                                          absl::StrCat("X", "XX")};
+  const std::regex left(absl::StrCat("\\b(", absl::StrJoin(words, "|"), ")\\b"));
   ExpectNoLine("left for later", [&](const SourceFile&, const std::string& line) {
-    return std::regex_search(line, left);
+    return HasOne(line, words) && std::regex_search(line, left);
   });
 }
 
 TEST_F(TidyTest, NoPathOfOneMachine) {
-  const std::regex absolute(absl::StrCat("(^|[^A-Za-z0-9_.}/])/(wo", "rk|ho", "me|ro", "ot)/"));
+  const std::vector<std::string> folders = {absl::StrCat("/wo", "rk/"), absl::StrCat("/ho", "me/"),
+                                            absl::StrCat("/ro", "ot/")};
+  const std::regex absolute(
+      absl::StrCat("(^|[^A-Za-z0-9_.}/])(", absl::StrJoin(folders, "|"), ")"));
   ExpectNoLine("a path of one machine", [&](const SourceFile&, const std::string& line) {
-    return std::regex_search(line, absolute);
+    return HasOne(line, folders) && std::regex_search(line, absolute);
   });
 }
 
@@ -163,11 +175,10 @@ TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
       "tests/unit/tidy_test.cc",
       "tests/unit/client/wall_clock_test.cc",  // sets it
   };
-  const std::regex reads(
-      R"(absl::Now\(|system_clock|gettimeofday|\btime\(nullptr\)|absl::CondVar|WithDeadline\()");
+  const std::vector<std::string> reads = {"absl::Now(",    "system_clock",  "gettimeofday",
+                                          "time(nullptr)", "absl::CondVar", "WithDeadline("};
   ExpectNoLine("use base/clock.h", [&](const SourceFile& file, const std::string& line) {
-    return (file.Is(".h") || file.Is(".cc")) && stamps.count(file.path) == 0 &&
-           std::regex_search(line, reads);
+    return (file.Is(".h") || file.Is(".cc")) && stamps.count(file.path) == 0 && HasOne(line, reads);
   });
   // In products alone: a test may wait longer when somebody sets the clock.
   ExpectNoLine("wait with CondVar of base/clock.h",
@@ -425,6 +436,7 @@ std::vector<std::string> ImportedModules(const std::string& line) {
   static const std::regex of_module(R"(^\s*(?:from|import) tandem\.(\w+))");
   static const std::regex of_package(R"(^\s*from tandem import ([^#]*))");
   std::smatch m;
+  if (!absl::StrContains(line, "import")) return {};
   if (std::regex_search(line, m, of_module)) return {m[1]};
   if (!std::regex_search(line, m, of_package)) return {};
   std::vector<std::string> names;
@@ -456,6 +468,7 @@ std::string ForeignPrivate(const std::string& line, const std::string& text) {
   static const std::set<std::string> of_others = {"_exit", "_name", "_rand"};
   static const std::regex attribute(R"((\w+|\))\.(_[a-z]\w*))");
   static const std::regex import(R"(^\s*from tandem\.\w+ import [^#]*\b(_\w+))");
+  if (!HasOne(line, {"import", "._"})) return "";
   if (std::smatch m; std::regex_search(line, m, import)) return m[1];
   const auto end = std::sregex_iterator();
   for (auto it = std::sregex_iterator(line.begin(), line.end(), attribute); it != end; ++it) {
@@ -515,7 +528,7 @@ std::string Bare(const SourceFile& file) {
   static const std::regex quoted(R"re("(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])+'|//[^\n]*)re");
   static const std::regex macro(R"re((^|\n)[ ]*#([^\n]*\\\n)*[^\n]*)re");
   std::string text = absl::StrJoin(file.lines, "\n");
-  text = std::regex_replace(text, raw, "\"\"");
+  if (absl::StrContains(text, "R\"")) text = std::regex_replace(text, raw, "\"\"");
   text = std::regex_replace(text, quoted, "0");
   return std::regex_replace(text, macro, "\n");
 }
@@ -534,6 +547,7 @@ std::string WithoutTemplates(std::string text) {
 std::string ClassName(const std::string& head) {
   static const std::regex opens(
       R"((?:^|\s)(?:class|struct|enum|union)\s+(\w+)(?:\s+final)?\s*(?::[^:][^]*)?$)");
+  if (!HasOne(head, {"class", "struct", "enum", "union"})) return "";
   std::smatch m;
   const std::string text = WithoutTemplates(head);
   if (text.find('(') != std::string::npos || !std::regex_search(text, m, opens)) return "";
@@ -622,7 +636,7 @@ std::set<std::string> SharedTypes(const SourceFile& file) {
     if (c == '{') {
       const Scope scope = open.back();
       std::smatch m;
-      if (std::regex_search(text, m, opens)) {
+      if (absl::StrContains(text, "namespace") && std::regex_search(text, m, opens)) {
         open.push_back({absl::StrCat(scope.prefix, m[1].str(), "::"), scope.shared && m[1] != ""});
       } else {
         const std::string name = ClassName(text);
