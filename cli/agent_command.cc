@@ -489,7 +489,8 @@ class Follower {
         std::fprintf(stderr, "  %s\n", line.c_str());
       }
     }
-    const std::string logs = dealt_.empty() ? "" : absl::StrCat("; logs in ", out_, "/logs");
+    const bool has_logs = !out_.empty() && !dealt_.empty();  // a role of this rank was started
+    const std::string logs = has_logs ? absl::StrCat("; logs in ", out_, "/logs") : "";
     Say(absl::StrCat("failed: ", failure, logs));
     return ExitCode(/*failed=*/true);
   }

@@ -191,6 +191,7 @@ TEST_F(AgentTest, ARankWithAnotherJobEndsTheLaunch) {
     EXPECT_EQ(agents.agent(rank).exit_code(), 1) << agents.Output();
     EXPECT_THAT(agents.agent(rank).Output(), HasSubstr(line));
   }
+  EXPECT_THAT(agents.agent(1).Output(), Not(HasSubstr("; logs in ")));  // it has started no role
 }
 
 TEST_F(AgentTest, AKilledRoleOfAnotherRankIsNamed) {
