@@ -56,7 +56,9 @@ class MultiWorld final : public TransportWorld {
     zmq.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
     return transport::NewMultiTransport(ShmAndZmq(want.address, shm, zmq));
   }
-  std::string FreeAddress() override { return New({})->address(); }  // free again by then
+  std::string FreeAddress() override {  // free again by then
+    return New({.address = TcpAddressForLater()})->address();
+  }
   void SendRaw(const std::string& address, const Parts& parts) override {
     strangers_.SendRaw(WayOf(address, "shm:"), parts);
   }

@@ -166,7 +166,9 @@ class ZmqWorld final : public TransportWorld {
     TANDEM_CHECK_OK(made.status());
     return *std::move(made);
   }
-  std::string FreeAddress() override { return New({})->address(); }  // free again by then
+  std::string FreeAddress() override {  // free again by then
+    return New({.address = ipc_directory_.empty() ? TcpAddressForLater() : ""})->address();
+  }
   void SendRaw(const std::string& address, const Parts& parts) override {
     // An address may end with the number of its endpoint.
     const std::string number = address.substr(std::min(address.find('#') + 1, address.size()));

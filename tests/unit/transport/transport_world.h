@@ -5,7 +5,9 @@
 #ifndef TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_WORLD_H_
 #define TANDEM_TESTS_UNIT_TRANSPORT_TRANSPORT_WORLD_H_
 
+#include <netinet/in.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/owned_fd.h"
 #include "transport/transport.h"
 
 extern char** environ;
@@ -41,6 +44,21 @@ class Victim {
   virtual std::string address() const = 0;
   virtual void Kill() = 0;
 };
+
+// A TCP address of this host at which a test will listen later. The kernel gives ports of this
+// range to nobody who does not ask for them. A port that it chooses could soon be that of a
+// connection, even of the one that tries to reach it.
+inline std::string TcpAddressForLater() {
+  for (int port = 10000 + getpid() % 10000;; ++port) {
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(static_cast<uint16_t>(port));
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const OwnedFd fd(socket(AF_INET, SOCK_STREAM, 0));
+    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0) continue;
+    return absl::StrCat("tcp://127.0.0.1:", port);
+  }
+}
 
 class TransportWorld {
  public:
