@@ -81,7 +81,7 @@ class DataLoader:
 
     def _find(self, batch: Any) -> Any:
         tables = self._worker.tables
-        fields = tables.fields
+        fields = tables.loaded
 
         def fits(part: Any) -> bool:
             if isinstance(part, dict):

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from tandem._abi import library
-from tandem.sparse import BatchIds, FieldIds
+from tandem.sparse import BatchIds
 from tandem.store import addresses, Caller
 from tandem.tables import Table
 
 _TIMEOUT_MS = 60_000
+_BLOCK = 1 << 16  # rows
 
 
 class Lookup:
@@ -30,33 +31,23 @@ class Lookup:
             raise
 
     def rows(self, table: Table, ids: torch.Tensor) -> torch.Tensor:
-        """float32 [ids, dim]."""
+        """float32 [ids, dim], read in blocks."""
         found, which = torch.unique(ids, return_inverse=True)
         rows = torch.empty(found.numel(), table.dim)
-        self._caller.call(library().tandem_reader_read, self._reader, table.name.encode(),
-                          *addresses(found.numpy(), rows.numpy()), _TIMEOUT_MS)
+        for keys, values in zip(found.split(_BLOCK), rows.split(_BLOCK)):
+            self._caller.call(library().tandem_reader_read, self._reader, table.name.encode(),
+                              *addresses(keys.numpy(), values.numpy()), _TIMEOUT_MS)
         return rows[which]
 
     def cells(self, table: Table, ids: BatchIds, unpooled: bool) -> torch.Tensor:
         """Cells as those of a batch at hand: [samples, fields, dim], or [ids, dim] of a table whose
         ids are cells."""
+        fields = [ids.rows(name) for name in table.fields]
         if unpooled:
-            rows = [self.rows(table, ids.fields[name].ids)
-                    for name in table.fields if name in ids.fields]
-            return torch.cat(rows or [torch.empty(0, table.dim)])
-        cells = torch.zeros(ids.samples, len(table.fields), table.dim)
-        for place, name in enumerate(table.fields):
-            if name in ids.fields:
-                self._pool(table, ids.fields[name], cells[:, place])
-        return cells
-
-    def _pool(self, table: Table, field: FieldIds, cells: torch.Tensor) -> None:
-        rows, bounds = self.rows(table, field.ids), field.bounds()
-        if field.weights is not None:
-            rows = rows * field.weights.unsqueeze(1)
-        sample = torch.repeat_interleave(torch.arange(len(bounds) - 1),
-                                         bounds[1:] - bounds[:-1])
-        cells.index_add_(0, sample, rows)
+            return torch.cat([torch.empty(0, table.dim),
+                              *[self.rows(table, field.ids) for field in fields if field]])
+        return torch.stack([field.pooled(self.rows(table, field.ids)) if field else
+                            torch.zeros(ids.samples, table.dim) for field in fields], 1)
 
     def close(self) -> None:
         """Frees the reader, behind a call that was interrupted."""

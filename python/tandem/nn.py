@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Iterable, Optional, Sequence, Union
 
+import numpy
 import torch
 from torch import nn
 
@@ -51,27 +52,69 @@ def _look_hint(worker: Worker) -> str:
     return hint
 
 
-def _field_batch(worker: Worker, what: str, table: Table, place: int, ids: Any,
+def _field_batch(worker: Worker, what: str, table: Table, names: Sequence[str], ids: Any,
                  offsets: Optional[torch.Tensor] = None, weights: Optional[torch.Tensor] = None,
-                 include_last_offset: Optional[bool] = None
-                 ) -> tuple[torch.Tensor, FieldIds]:
-    """The same for a module of one field."""
-    name = table.fields[place]
+                 include_last_offset: Optional[bool] = None, bags: bool = True
+                 ) -> tuple[torch.Tensor, BatchIds, str]:
+    """The same for a module of one of these fields: that with the ids. bags: and with the same
+    samples."""
     if worker.cells is None and (ids is None or not worker.may_look()):
         raise _no_batch(what)
     if worker.cells is not None:
         try:
-            return worker.cells[table.name], _check_field(worker, name, ids, offsets, weights)
+            name = _name_of(worker, what, names, ids, offsets, weights, bags)
+            return worker.cells[table.name], worker.given, name
         except ValueError:
             if not worker.may_look():
                 raise
-    form = ids
+    padding = worker.tables.padding
+    form, name = ids, next((name for name in names if name not in padding), names[0])
     if offsets is not None or weights is not None:
         if offsets is None:
             offsets, include_last_offset = one_field(name, ids).bounds(), True
         form = (_flat(name, ids), offsets, None if weights is None else _flat(name, weights))
     given = BatchIds(worker.tables, {name: form}, include_last_offset or None, look=True)
-    return worker.look_up(given, [table])[table.name], given.fields[name]
+    return worker.look_up(given, [table])[table.name], given, name
+
+
+def _name_of(worker: Worker, what: str, names: Sequence[str], ids: Any,
+             offsets: Optional[torch.Tensor], weights: Optional[torch.Tensor], bags: bool) -> str:
+    """The first of these fields with these ids. Several may have them, and the same rows then."""
+    if len(names) > 1 and ids is None:
+        raise ValueError(f"{what} of a table with fields {list(names)}: called without ids; give "
+                         "those of one field")
+    for name in names:
+        try:
+            _check_field(worker, name, ids, offsets, weights, bags)
+            return name
+        except ValueError:
+            if len(names) == 1:
+                raise
+    raise ValueError(f"{what}: called with other ids than the batch has for each of the fields "
+                     f"{list(names)}; {_OTHER}" + _look_hint(worker))
+
+
+def _rows_of(cells: torch.Tensor, table: Table, given: BatchIds, name: str) -> torch.Tensor:
+    """[ids, dim] of a field, whose ids are cells; zeros for padding."""
+    begin = 0
+    for other in table.fields[:table.fields.index(name)]:
+        before = given.rows(other)
+        begin += 0 if before is None else before.ids.numel()
+    field = given.rows(name)
+    assert field is not None
+    rows = cells[begin:begin + field.ids.numel()]
+    if field.kept is None:
+        return rows
+    whole = rows.new_zeros(given.fields[name].ids.numel(), table.dim)
+    return whole.index_copy(0, field.kept, rows)
+
+
+def _pooled(worker: Worker, cells: torch.Tensor, table: Table, given: BatchIds, name: str
+            ) -> torch.Tensor:
+    """[samples, dim] of a field, of a table with or without pooling."""
+    if table.name in worker.tables.unpooled:
+        return given.fields[name].pooled(_rows_of(cells, table, given, name))
+    return cells[:, table.fields.index(name)]
 
 
 def _flat(name: str, values: Any) -> torch.Tensor:
@@ -94,9 +137,9 @@ def _same(worker: Worker, given: BatchIds, ids: Any) -> bool:
 
 
 def _check_field(worker: Worker, name: str, ids: Any, offsets: Optional[torch.Tensor] = None,
-                 weights: Optional[torch.Tensor] = None) -> FieldIds:
+                 weights: Optional[torch.Tensor] = None, bags: bool = True) -> FieldIds:
     """The loader's ids of the field. ValueError: a module of one field is called with others, or
-    with other bags if the call says some."""
+    in other bags, unless `bags` is False."""
     worker.given.check_has([name])
     field = worker.given.fields[name]
     if ids is None:
@@ -105,12 +148,12 @@ def _check_field(worker: Worker, name: str, ids: Any, offsets: Optional[torch.Te
         raise ValueError(f"field '{name}': called with its ids and without the weights that the "
                          "loader gave for it; give them too, or none of both")
     if offsets is not None or weights is not None:
-        bags = (one_field(name, ids).bounds(), True) if offsets is None else (offsets, None)
+        ends = (one_field(name, ids).bounds(), True) if offsets is None else (offsets, None)
         weighted = None if weights is None else _flat(name, weights)
-        same = one_field(name, (_flat(name, ids), bags[0], weighted), bags[1]).same(field)
+        same = one_field(name, (_flat(name, ids), ends[0], weighted), ends[1]).same(field)
     else:
         called = one_field(name, ids)
-        same = called.same_ids(field) and called.same_bags(field)
+        same = called.same_ids(field) and (not bags or called.same_bags(field))
     if not same:
         raise ValueError(f"field '{name}': called with other ids, or in other bags, than the batch "
                          f"has; {_OTHER}" + _look_hint(worker))
@@ -175,6 +218,14 @@ class _Rows(nn.Module):
                      "on the servers: checkpoints of the job (job.checkpoint(), tandem.load()) "
                      "have rows and parameters")
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise AttributeError(f"{type(self).__name__} has no weight, because rows are on the "
+                                 "servers: job.rows(NAME, ids) has those of ids, and "
+                                 "tandem.Embedding(NAME, ids=...) those that a step trains; "
+                                 "initial values are the table's `initializer` in the job")
+        return super().__getattr__(name)  # type: ignore[no-untyped-call]
+
     def _here(self, values: torch.Tensor) -> torch.Tensor:
         return values.clone() if self._device is None else values.to(self._device, copy=True)
 
@@ -225,7 +276,11 @@ class EmbeddingBagCollection(_Rows):
         ValueError: ids of another batch."""
         cells, given = _batch(current_worker(), "EmbeddingBagCollection", self.tables, ids)
         given.check_has(name for table in self.tables for name in table.fields)
-        return KeyedTensor(self.tables, {t.name: self._here(cells[t.name]) for t in self.tables})
+        worker = current_worker()
+        return KeyedTensor(self.tables, {
+            t.name: self._here(cells[t.name]) if t.name not in worker.tables.unpooled else
+            torch.stack([self._here(_pooled(worker, cells[t.name], t, given, name))
+                         for name in t.fields], 1) for t in self.tables})
 
     def extra_repr(self) -> str:
         """The tables, for repr()."""
@@ -234,30 +289,24 @@ class EmbeddingBagCollection(_Rows):
 
 class EmbeddingCollection(_Rows):
     """Tables without pooling: called with the ids of a batch, returns a dict from field to
-    JaggedTensor, whose values() are a row for each id, [ids, dim]. No other module may read such a
-    table."""
+    JaggedTensor, whose values() are a row for each id, [ids, dim]. padding_idx: an id of these
+    tables that has no row, as that of Embedding."""
 
-    def __init__(self, tables: Iterable[Union[str, EmbeddingBagConfig]]) -> None:
+    def __init__(self, tables: Iterable[Union[str, EmbeddingBagConfig]],
+                 padding_idx: Optional[int] = None) -> None:
         super().__init__()
         current = current_tables()
-        self._tables = [_find(current, t) for t in tables]
-        current.unpooled.update(t.name for t in self._tables)
+        self.tables, self.padding_idx = [_find(current, t) for t in tables], padding_idx
+        current.unpooled.update(t.name for t in self.tables)
+        for table in self.tables:
+            current.pad(table.fields, padding_idx)
 
     def forward(self, ids: Any = None) -> dict[str, JaggedTensor]:
         """ids: as for EmbeddingBagCollection. The result has no fields that the batch lacks."""
-        cells, given = _batch(current_worker(), "EmbeddingCollection", self._tables, ids)
-        out = {}
-        for table in self._tables:
-            begin = 0
-            for name in table.fields:
-                field = given.fields.get(name)
-                if field is None:
-                    continue
-                end = begin + field.ids.numel()
-                out[name] = JaggedTensor(self._here(cells[table.name][begin:end]),
-                                         offsets=self._here(field.bounds()))
-                begin = end
-        return out
+        cells, given = _batch(current_worker(), "EmbeddingCollection", self.tables, ids)
+        return {name: JaggedTensor(self._here(_rows_of(cells[table.name], table, given, name)),
+                                   offsets=self._here(given.fields[name].bounds()))
+                for table in self.tables for name in table.fields if name in given.fields}
 
 
 class EmbeddingBag(_Rows):
@@ -266,10 +315,12 @@ class EmbeddingBag(_Rows):
 
     name: the field, or a table that has one. mode: "sum" or "mean". include_last_offset: as
     torch's: whether offsets end with the number of ids. It also holds for the module that serves,
-    and for the loader's batches for this field unless tandem.DataLoader has its own.
+    and for the loader's batches for this field unless tandem.DataLoader has its own. padding_idx:
+    an id that has no row and does not count in a mean. It is the field's, as that of Embedding.
     """
 
-    def __init__(self, name: str, mode: str = "sum", include_last_offset: bool = False) -> None:
+    def __init__(self, name: str, mode: str = "sum", include_last_offset: bool = False,
+                 padding_idx: Optional[int] = None) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(f"EmbeddingBag('{name}'): mode {mode!r}, expected 'sum' or 'mean'")
@@ -277,10 +328,11 @@ class EmbeddingBag(_Rows):
         if place is None and len(self.table.fields) != 1:
             raise ValueError(f"EmbeddingBag('{name}'): the table has several fields; name one of "
                              f"{list(self.table.fields)}")
-        self._place, self.mode = place or 0, mode
-        self.include_last_offset = include_last_offset
+        self._field, self.mode = self.table.fields[place or 0], mode
+        self.include_last_offset, self.padding_idx = include_last_offset, padding_idx
         if include_last_offset:
-            current_tables().last_offsets[self.table.fields[self._place]] = True
+            current_tables().last_offsets[self._field] = True
+        current_tables().pad([self._field], padding_idx)
         self.embedding_dim = self.table.dim
 
     def forward(self, input: Any = None,  # pylint: disable=redefined-builtin
@@ -291,17 +343,17 @@ class EmbeddingBag(_Rows):
         include_last_offset, or if those of the loader's batches are, else [samples].
         per_sample_weights: a weight for each id. ValueError: other ids or weights than the loader
         gave."""
-        name = self.table.fields[self._place]
+        name, worker = self._field, current_worker()
         if per_sample_weights is not None and self.mode != "sum":
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights with mode {self.mode!r}; "
                              "as torch's it takes them with mode 'sum' alone")
-        cells, field = _field_batch(current_worker(), "EmbeddingBag", self.table, self._place,
-                                    input, offsets, per_sample_weights, self.include_last_offset)
-        if per_sample_weights is not None and field.weights is None:
+        cells, given, _ = _field_batch(worker, "EmbeddingBag", self.table, [name], input, offsets,
+                                       per_sample_weights, self.include_last_offset)
+        if per_sample_weights is not None and given.fields[name].weights is None:
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")
-        out = self._here(cells[:, self._place])
-        if self.mode == "sum" or field.offsets is None:
+        out, field = self._here(_pooled(worker, cells, self.table, given, name)), given.rows(name)
+        if self.mode == "sum" or field is None or field.offsets is None:
             return out
         counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
         return out / self._here(counts.unsqueeze(1).to(out.dtype))
@@ -312,27 +364,59 @@ class EmbeddingBag(_Rows):
 
 
 class Embedding(_Rows):
-    """In the place of torch.nn.Embedding(n, dim): one field of the job, a row for each id:
-    [samples, dim] for ids [samples], [samples, length, dim] for ids [samples, length]."""
+    """In the place of torch.nn.Embedding(n, dim): a row for each id, [..., dim].
 
-    def __init__(self, name: str) -> None:
+    name: a field of the job, or a table. With a table of several fields call it with the ids of any
+    of them. Equal ids in several fields of a table are one row. padding_idx: an id that has no row:
+    nothing is pulled, pushed or trained for it, and it gives zeros. It is the field's, so say it of
+    each module that reads the field. ids: int64 [n]: rows of these ids are in each batch, besides
+    those that the loader gives, and the module is called without ids: [n, dim], for a softmax over
+    all items. The field has then no other ids, and is named. ValueError: no such field.
+    """
+
+    def __init__(self, name: str, padding_idx: Optional[int] = None, ids: Any = None) -> None:
         super().__init__()
         current = current_tables()
-        self.table = current.find(name)[0]
-        if len(self.table.fields) != 1:
-            raise ValueError(f"Embedding('{name}'): its table has several fields, and a table "
-                             "without pooling has one; give the field a table of its own")
+        self.table, place = current.find(name)
+        self._fields = self.table.fields if place is None else (name,)
+        self.padding_idx, self.embedding_dim = padding_idx, self.table.dim
+        self.ids: Optional[torch.Tensor] = None
         current.unpooled.add(self.table.name)
-        self.embedding_dim = self.table.dim
+        if ids is None:
+            current.pad(self._fields, padding_idx)
+            return
+        if len(self._fields) != 1 or padding_idx is not None:
+            raise ValueError(f"Embedding('{name}', ids=...): expected a field without padding, for "
+                             f"these ids alone; the table has {list(self.table.fields)}")
+        self.ids = FieldIds(self._fields[0], ids).ids.clone()
+        current.fixed[self._fields[0]] = self.ids
 
     def forward(self, input: Any = None) -> torch.Tensor:  # pylint: disable=redefined-builtin
-        """float32 [samples, dim] or [samples, length, dim]. input: ids of the batch at hand, or
-        None."""
-        cells, field = _field_batch(current_worker(), "Embedding", self.table, 0, input)
-        cells = self._here(cells)
-        if field.length is not None:
-            return cells.view(-1, field.length, self.table.dim)
-        return cells
+        """float32 [..., dim]. input: a tensor or an array of any shape with the ids of a field of
+        the batch at hand; None: those of the one field, [samples, dim] or [samples, length, dim].
+        """
+        worker = current_worker()
+        if self.ids is not None:
+            return self._fixed(worker, input)
+        names = [name for name in self._fields if name not in worker.tables.fixed]
+        shape = list(input.shape) if isinstance(input, (torch.Tensor, numpy.ndarray)) else None
+        cells, given, name = _field_batch(worker, "Embedding", self.table, names,
+                                          input if shape is None else input.reshape(-1),
+                                          bags=shape is None)
+        rows, length = _rows_of(cells, self.table, given, name), given.fields[name].length
+        if shape is None:
+            shape = [-1] if length is None else [given.samples, length]
+        return self._here(rows.view(*shape, self.table.dim))
+
+    def _fixed(self, worker: Worker, given: Any) -> torch.Tensor:
+        if given is not None:
+            raise ValueError(f"Embedding('{self._fields[0]}', ids=...) is called without ids")
+        if worker.cells is not None:
+            return self._here(_rows_of(worker.cells[self.table.name], self.table, worker.given,
+                                       self._fields[0]))
+        if not worker.may_look():
+            raise _no_batch("Embedding")
+        return self._here(worker.rows(self.table, self.ids))
 
     def extra_repr(self) -> str:
         """The table, for repr()."""

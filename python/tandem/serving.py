@@ -128,15 +128,22 @@ class CheckpointRows(nn.Module):
                 f"initial values {self.first.kind}")
 
 
-def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
-    """The sum (or mean) of each sample's rows: of those from offsets[s] to the next sample's."""
+def _without(padding: Optional[int], ids: Tensor, rows: Tensor) -> Tensor:
+    """The rows of ids, with zeros for padding."""
+    return rows if padding is None else rows.masked_fill((ids == padding).unsqueeze(-1), 0.0)
+
+
+def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool,
+          kept: Optional[Tensor] = None) -> Tensor:
+    """The sum (or mean) of each sample's rows: of those from offsets[s] to the next sample's.
+    kept: float [ids], 0 for those that do not count in a mean."""
     bag = torch.searchsorted(offsets[:samples].contiguous(),
                              torch.arange(rows.size(0), device=rows.device), right=True) - 1
     out = torch.zeros([samples, rows.size(1)], device=rows.device).index_add(0, bag, rows)
     if not mean:
         return out
-    counts = torch.zeros([samples], device=rows.device).index_add(
-        0, bag, torch.ones([rows.size(0)], device=rows.device))
+    ones = torch.ones([rows.size(0)], device=rows.device) if kept is None else kept
+    counts = torch.zeros([samples], device=rows.device).index_add(0, bag, ones)
     return out / counts.clamp(min=1.0).unsqueeze(1)
 
 
@@ -144,7 +151,7 @@ class EmbeddingBag(nn.Module):
     """In the place of tandem.EmbeddingBag, and called as torch.nn.EmbeddingBag is."""
 
     def __init__(self, rows: CheckpointRows, mode: str = "sum",
-                 include_last_offset: bool = False) -> None:
+                 include_last_offset: bool = False, padding_idx: Optional[int] = None) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(
@@ -152,12 +159,16 @@ class EmbeddingBag(nn.Module):
         self.rows = rows
         self.mean: bool = mode == "mean"
         self.include_last_offset: bool = include_last_offset
+        self.padding_idx: Optional[int] = padding_idx
         self.embedding_dim: int = rows.dim
 
     def forward(self, input: Tensor,  # pylint: disable=redefined-builtin
                 offsets: Optional[Tensor] = None,
                 per_sample_weights: Optional[Tensor] = None) -> Tensor:
-        rows = self.rows(input.reshape(-1))
+        ids, padding = input.reshape(-1), self.padding_idx
+        rows = _without(padding, ids, self.rows(ids))
+        kept = torch.ones([ids.numel()], device=rows.device) if padding is None else \
+            (ids != padding).to(torch.float32)
         if per_sample_weights is not None:
             if self.mean:
                 raise ValueError("EmbeddingBag: per_sample_weights with mode 'mean'; expected mode "
@@ -165,23 +176,93 @@ class EmbeddingBag(nn.Module):
             rows = rows * per_sample_weights.reshape(-1, 1)
         if offsets is not None:
             samples = offsets.numel() - (1 if self.include_last_offset else 0)
-            return _pool(rows, offsets, samples, self.mean)
+            return _pool(rows, offsets, samples, self.mean, kept)
         if input.dim() == 1:
             return rows
         rows = rows.view(input.size(0), input.size(1), self.embedding_dim).sum(1)
-        return rows / max(1, input.size(1)) if self.mean else rows
+        return rows / kept.view(input.shape).sum(1, True).clamp(min=1.0) if self.mean else rows
 
 
 class Embedding(nn.Module):
-    """In the place of tandem.Embedding: a row for each id."""
+    """In the place of tandem.Embedding: a row for each id; zeros for padding."""
 
-    def __init__(self, rows: CheckpointRows) -> None:
+    def __init__(self, rows: CheckpointRows, padding_idx: Optional[int] = None) -> None:
         super().__init__()
         self.rows = rows
+        self.padding_idx: Optional[int] = padding_idx
         self.embedding_dim: int = rows.dim
 
     def forward(self, input: Tensor) -> Tensor:  # pylint: disable=redefined-builtin
-        return self.rows(input)
+        return _without(self.padding_idx, input, self.rows(input))
+
+
+class FixedEmbedding(nn.Module):
+    """In the place of tandem.Embedding(..., ids=...): called without ids, returns [ids, dim]."""
+
+    def __init__(self, rows: CheckpointRows, ids: Tensor) -> None:
+        super().__init__()
+        self.embedding_dim: int = rows.dim
+        self.register_buffer("values", rows(ids))
+
+    def forward(self) -> Tensor:
+        return self.values
+
+
+@torch.jit.script
+class RowsOfField:
+    """As tandem.JaggedTensor: values() [ids, dim], offsets() [samples + 1], lengths()
+    [samples]."""
+
+    def __init__(self, values: Tensor, offsets: Tensor) -> None:
+        self._values = values
+        self._offsets = offsets
+
+    def values(self) -> Tensor:
+        """float32 [ids, dim]."""
+        return self._values
+
+    def offsets(self) -> Tensor:
+        """int64: where the rows of each sample begin, and where the last one's end."""
+        return self._offsets
+
+    def lengths(self) -> Tensor:
+        """int64: the number of rows of each sample."""
+        return self._offsets[1:] - self._offsets[:-1]
+
+
+class EmbeddingCollection(nn.Module):
+    """In the place of tandem.EmbeddingCollection. Called with a dict from fields of its tables to
+    [samples], [samples, ids] or (values, offsets), where offsets have one for each sample."""
+
+    def __init__(self, rows: Dict[str, CheckpointRows], padding_idx: Optional[int] = None) -> None:
+        super().__init__()
+        self.padding_idx: Optional[int] = padding_idx
+        self.fields: Dict[str, List[str]] = {name: table.fields for name, table in rows.items()}
+        self.rows = nn.ModuleDict(rows)
+
+    def forward(self, ids: Union[Dict[str, Tensor], Dict[str, Tuple[Tensor, Tensor]]]
+                ) -> Dict[str, RowsOfField]:
+        out: Dict[str, RowsOfField] = {}
+        for name, rows in self.rows.items():
+            for field in self.fields[name]:
+                if torch.jit.isinstance(ids, Dict[str, Tensor]):
+                    if field in ids:
+                        values = ids[field]
+                        length = values.size(1) if values.dim() == 2 else 1
+                        flat = values.reshape(-1)
+                        offsets = torch.arange(values.size(0) + 1, device=flat.device) * length
+                        out[field] = RowsOfField(_without(self.padding_idx, flat, rows(flat)),
+                                                 offsets)
+                elif torch.jit.isinstance(ids, Dict[str, Tuple[Tensor, Tensor]]):
+                    if field in ids:
+                        flat, begins = ids[field]
+                        end = torch.tensor([flat.numel()], device=begins.device)
+                        out[field] = RowsOfField(_without(self.padding_idx, flat, rows(flat)),
+                                                 torch.cat([begins, end]))
+                else:
+                    raise ValueError("ids: expected a dict from fields to [samples], [samples, "
+                                     "ids] or (values, offsets)")
+        return out
 
 
 @torch.jit.script
@@ -349,12 +430,14 @@ class _Plain:
                                           module.include_last_offset)
         if isinstance(module, trained.EmbeddingBag):
             return EmbeddingBag(self._rows_of(module.table), module.mode,
-                                module.include_last_offset)
+                                module.include_last_offset, module.padding_idx)
         if isinstance(module, trained.Embedding):
-            return Embedding(self._rows_of(module.table))
+            rows = self._rows_of(module.table)
+            return Embedding(rows, module.padding_idx) if module.ids is None else \
+                FixedEmbedding(rows, module.ids)
         if isinstance(module, trained.EmbeddingCollection):
-            raise Error("tandem.EmbeddingCollection has no module that serves; use a "
-                        "tandem.Embedding for each field")
+            return EmbeddingCollection({t.name: self._rows_of(t) for t in module.tables},
+                                       module.padding_idx)
         return None
 
     def inside(self, module: nn.Module) -> nn.Module:
@@ -383,7 +466,8 @@ def _load_dense(dense: Dict[str, numpy.ndarray], saved_buffers: Dict[str, Tensor
     for name, values in of_checkpoint.items():
         buffers[name].detach().copy_(values)
     of_rows = {f"{path}.{n}" for path, module in model.named_modules()
-               if isinstance(module, CheckpointRows) for n, _ in module.named_buffers()}
+               if isinstance(module, (CheckpointRows, FixedEmbedding))
+               for n, _ in module.named_buffers()}
     state = [n for n in buffers
              if n not in of_rows and n not in of_checkpoint and "num_batches" not in n]
     other = [n for n in own if n not in dense] + state

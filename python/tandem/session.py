@@ -20,9 +20,9 @@ import torch
 from tandem import _abi, current
 from tandem._abi import Error, check, library
 from tandem.current import current_worker
-from tandem.data import DataLoader, evaluation_batches
+from tandem.data import DataLoader, check_not_ended, evaluation_batches
 from tandem.local import LocalCluster
-from tandem.sparse import as_tensor
+from tandem.sparse import FieldIds, as_tensor
 from tandem.tables import Table
 from tandem.worker import SLICE_MS, Worker
 
@@ -295,6 +295,37 @@ class Job:
         self._worker.check_started()
         fetch = _abi.VALIDATION_BATCH if data == "validation" else _abi.TEST_BATCH
         return evaluation_batches(loader, fetch)
+
+    def rows(self, table: str, ids: Any) -> torch.Tensor:
+        """float32 [ids, dim]: the rows of these ids, int64 [n], for example of all items, to rank
+        them. They are read from the servers in blocks, without gradients. table: a table or a
+        field. An id that was never trained has its initial value. Padding has zeros, if all fields
+        of the table have it.
+
+        After the loop over batches, and in a loop over job.evaluate(), they are the rows that the
+        job evaluates. Within a loop over batches they are as they are at the moment: no policy
+        bounds their staleness there. tandem.Embedding(NAME, ids=...) has rows that a step trains.
+
+        ValueError: no such table, a table of a Store, or invalid ids. An Error: the job has ended.
+        """
+        worker = self._worker
+        worker.check_started()
+        worker.check_process()
+        check_not_ended(worker, "job.rows()")
+        tables = worker.tables
+        found, place = tables.find(table)
+        if not found.fields:
+            raise ValueError(f"job.rows({table!r}): a KEY_VALUE table, which tandem.Store reads")
+        wanted = FieldIds(table, ids).ids
+        if worker.cells is None and worker.train_loop is not None and worker.train_loop.over:
+            worker.train_loop.settle()
+            worker.next()  # all workers have ended the epoch, if an evaluation follows
+        rows = worker.rows(found, wanted)
+        padding = {tables.padding.get(field) for field in
+                   (found.fields if place is None else [table]) if field not in tables.fixed}
+        if len(padding) == 1 and None not in padding:
+            rows[wanted == padding.pop()] = 0
+        return rows
 
     def score(self, logits: Any, labels: Any = None) -> None:
         """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels:

@@ -101,13 +101,14 @@ class KeyedTensor:
 
 class FieldIds:
     """The ids of one field: ids int64; offsets [samples + 1] or None (one a sample); weights or
-    None."""
+    None. kept: the places of these ids in a field that has padding, too, or None."""
 
     def __init__(self, name: str, ids: Any, offsets: Any = None,
                  weights: Optional[torch.Tensor] = None, length: Optional[int] = None) -> None:
         self.name = name
         self.unclear = False  # the offsets may have the end already: BatchIds decides
         self.ended: Optional[bool] = None  # whether they were given with it
+        self.kept: Optional[torch.Tensor] = None
         self.given = (ids, offsets, weights)
         self.ids = _integers(f"ids of field '{name}'", ids)
         # The ids of each sample if all samples have as many (a [samples, length] tensor), or None.
@@ -177,6 +178,24 @@ class FieldIds:
         if not include_last_offset:
             self.offsets = torch.cat([self.offsets, torch.tensor([count])])
         self.unclear, self.ended = ends and include_last_offset is None, bool(include_last_offset)
+
+    def without(self, padding: Optional[int]) -> FieldIds:
+        """The field without ids that are `padding`."""
+        keep = None if padding is None else self.ids != padding
+        if keep is None or bool(keep.all()):
+            return self
+        field = FieldIds(self.name, self.ids[keep], _offsets_of(keep)[self.bounds()],
+                         None if self.weights is None else self.weights[keep])
+        field.kept = keep.nonzero().squeeze(1)
+        return field
+
+    def pooled(self, rows: torch.Tensor) -> torch.Tensor:
+        """The (weighted) sum of the rows of each sample's ids: [samples, dim] of [ids, dim]."""
+        bounds = self.bounds()
+        sample = torch.repeat_interleave(torch.arange(len(bounds) - 1), bounds[1:] - bounds[:-1])
+        if self.weights is not None:
+            rows = rows * self.weights.unsqueeze(1)
+        return rows.new_zeros(len(bounds) - 1, rows.shape[1]).index_add(0, sample, rows)
 
     def drop_end(self) -> None:
         """Removes the last sample, which has no ids: the offsets had the end already."""
@@ -313,8 +332,10 @@ class BatchIds:
                  beside: Any = None, look: bool = False) -> None:
         self.source, self.include_last_offset = ids, include_last_offset
         self.columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
-        fields = tables.fields
+        fields = tables.loaded
         self._fields: dict[str, FieldIds] = {}
+        self._rows: dict[str, Optional[FieldIds]] = {}
+        self._padding, self._fixed = tables.padding, tables.fixed
         if isinstance(ids, dict):
             for name, value in ids.items():
                 name = self._field_name(tables, name)
@@ -387,13 +408,17 @@ class BatchIds:
 
     def check_has(self, names: Iterable[str]) -> None:
         """ValueError: the batch has no ids of one of these fields."""
-        for name in names if self.columns is None else ():
-            if name not in self._fields:
+        has: Any = self._fields if self.columns is None else self._names
+        for name in names:
+            if name not in has:
                 raise ValueError(f"field '{name}': the loader gave no ids for it; add it to "
                                  "`features`")
 
     def _field_name(self, tables: Tables[Any], name: str) -> str:
         table, place = tables.find(name)
+        if name in self._fixed:
+            raise ValueError(f"field '{name}': its ids are those of tandem.Embedding('{name}', "
+                             "ids=...); give none in `features`")
         if place is not None:
             return name
         if len(table.fields) != 1:
@@ -433,22 +458,41 @@ class BatchIds:
 
     def count(self, table: Table) -> int:
         """The number of ids of the table in this batch."""
-        if self.columns is not None:
+        if self._plain():
             return self.samples * len(table.fields)
-        return sum(self.fields[f].ids.numel() for f in table.fields if f in self.fields)
+        return sum(field.ids.numel() for field in map(self.rows, table.fields) if field is not None)
+
+    def rows(self, name: str) -> Optional[FieldIds]:
+        """The ids of a field that have rows: without padding, and fixed ones as those of the first
+        sample. None: the batch has no such field."""
+        if name not in self._rows:
+            if name in self._fixed:
+                ends = torch.full((self.samples + 1,), len(self._fixed[name]))
+                ends[0] = 0
+                found = FieldIds(name, self._fixed[name], ends)
+            else:
+                given = self.fields.get(name)
+                found = given and given.without(self._padding.get(name))
+            self._rows[name] = found
+        return self._rows[name]
+
+    def _plain(self) -> bool:
+        """Whether each id of a tensor has a row, and there are no others."""
+        return self.columns is not None and not self._padding and not self._fixed
 
     def fill(self, tables: Tables[Any]) -> tuple[Any, Any]:
         """The fields, and which tables are unpooled, as tandem_give takes them; the fields point
         into this object's tensors."""
         given = (_abi.Field * max(1, len(tables.fields)))()
-        if self.columns is not None:
+        if self.columns is not None and self._plain():
             first, (stride, apart) = self.columns.data_ptr(), self.columns.stride()
             fields = numpy.frombuffer(given, _FIELD)[:len(tables.fields)]  # at once, not one by one
             fields["ids"] = 0 if first == 0 else first + 8 * apart * numpy.arange(len(fields))
             fields["count"], fields["stride"] = self.samples, stride if self.samples > 1 else 1
         else:
             for place, name in enumerate(tables.fields):
-                if name in self.fields:
-                    self.fields[name].fill(given[place])
+                field = self.rows(name)
+                if field is not None:
+                    field.fill(given[place])
         return given, (ctypes.c_uint8 * max(1, len(tables.all)))(
             *[table.name in tables.unpooled for table in tables.all])

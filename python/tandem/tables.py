@@ -1,6 +1,7 @@
 """The tables of a job or of a checkpoint: names, dims, fields, and the rows of a checkpoint."""
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 from typing import Any, Generic, Iterable, Optional, TypeVar
@@ -28,7 +29,8 @@ class Tables(Generic[_Kind]):
     a model does not read; by_name; fields: of all tables, in order.
     unpooled: names of tables whose ids are cells of their own. By field: last_offsets:
     include_last_offset, where a module has said so; seen_offsets: whether the offsets of batches
-    end with the number of ids.
+    end with the number of ids; padding: the id without a row; fixed: ids that each batch has
+    besides those of the loader.
     """
 
     def __init__(self, who: str, tables: Iterable[_Kind]) -> None:
@@ -39,6 +41,21 @@ class Tables(Generic[_Kind]):
         self.unpooled: set[str] = set()
         self.last_offsets: dict[str, bool] = {}
         self.seen_offsets: dict[str, bool] = {}
+        self.padding: dict[str, int] = {}
+        self.fixed: dict[str, Any] = {}
+
+    @property
+    def loaded(self) -> list[str]:
+        """The fields whose ids the loader gives, in order."""
+        return [field for field in self.fields if field not in self.fixed]
+
+    def pad(self, fields: Iterable[str], padding_idx: Optional[int]) -> None:
+        """Gives the fields a padding id. ValueError: a field has another one."""
+        for field in fields if padding_idx is not None else ():
+            before = self.padding.setdefault(field, operator.index(padding_idx))
+            if before != padding_idx:
+                raise ValueError(f"field '{field}': padding_idx={padding_idx}, and another module "
+                                 f"says {before}; a field has one padding id")
 
     def find(self, name: str) -> tuple[_Kind, Optional[int]]:
         """The table of this name, or the table of the field of this name and the field's place in

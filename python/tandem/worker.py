@@ -219,8 +219,15 @@ class Worker:
 
     def look_up(self, ids: BatchIds, tables: Iterable[Table]) -> dict[str, torch.Tensor]:
         """The cells of these tables, laid out as by begin(), without gradients."""
+        return {table.name: self._reader().cells(table, ids, table.name in self.tables.unpooled)
+                for table in tables}
+
+    def rows(self, table: Table, ids: torch.Tensor) -> torch.Tensor:
+        """float32 [ids, dim]: rows as they are on the servers at the moment."""
+        return self._reader().rows(table, ids)
+
+    def _reader(self) -> Lookup:
         if self.lookup is None:
             with self.cluster.token() if self.cluster else contextlib.nullcontext():
                 self.lookup = Lookup(self.scheduler)
-        return {table.name: self.lookup.cells(table, ids, table.name in self.tables.unpooled)
-                for table in tables}
+        return self.lookup

@@ -161,6 +161,23 @@ TEST_F(PythonTest, AdamOfATableIsTorchsSparseAdam) {
   EXPECT_TRUE(compared.ok()) << compared.DebugString();
 }
 
+TEST_F(PythonTest, ATiedTableOfSequencesIsTorchsEmbedding) {
+  const std::string script = SourcePath("tests/python/sequences.py");
+  for (const auto& [how, workers] : {std::pair{"modules", "2"}, std::pair{"collection", "1"}}) {
+    RunArguments arguments = Arguments(
+        script, {absl::StrCat("cluster.workers=", workers), "policy={kind: BSP}", "train.epochs=1",
+                 "table[0]={name: 'item' dim: 4 field: 'seq' field: 'pos' field: 'neg' field: "
+                 "'bag' field: 'all' ids_per_field: 5 initializer {kind: CONSTANT scale: 0.1} "
+                 "optimizer {kind: ADAGRAD learning_rate: 0.1}}",
+                 "train.batch_size=6", "evaluation.batch_size=6"});
+    arguments.flags.insert(arguments.flags.end(), {"--", how, folder_.path()});
+    const RunResult run = RunJob(arguments, kLimit);
+    ASSERT_TRUE(run.ok()) << run.DebugString();
+    const RunResult compared = Python({script, how, folder_.path(), arguments.out, workers});
+    EXPECT_TRUE(compared.ok()) << compared.DebugString();
+  }
+}
+
 TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
   const RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
   const RunResult run = RunJob(arguments, kLimit);

@@ -19,6 +19,7 @@ import torch
 
 import tandem
 from tandem.copies import copy_of
+from tandem.current import made_for
 from tandem.nn import _check_field, _same
 from tandem.optim import check_gpu
 from tandem.packing import pack, unpack
@@ -308,6 +309,36 @@ refused("the last one is 2, and with include_last_offset=True it is the number o
         tables, {"city": (values, ends[:2])}, True)
 refused("say include_last_offset=True", BatchIds, tables,
         {"city": (values, ends), "offer": values[:2]}, False)
+
+# Padding has no row and no place in a mean, in each form of ids. The loader gives no fixed ids.
+tied = Tables("the job", [Table(0, "item", 4, ["seq", "pos", "all"])])
+with made_for(tied):
+    bag, every = tandem.EmbeddingBag("pos", padding_idx=-1), tandem.Embedding("all", ids=[5, 6])
+    tandem.Embedding("seq", padding_idx=0)
+    refused("padding_idx=3, and another module says 0", tandem.Embedding, "item", 3)
+    refused("expected a field without padding", tandem.Embedding, "item", None, [1])
+    refused("expected a field without padding", tandem.Embedding, "pos", 1, [1])
+    refused("called without ids", every._fixed, worker, [5, 6])
+    try:
+        every.weight
+    except AttributeError as error:
+        assert "job.rows(NAME, ids)" in str(error) and not hasattr(bag, "weight")
+for ids in (torch.tensor([[0, -1], [2, 2], [0, 3]]),
+            {"seq": torch.tensor([[0], [2], [0]]), "pos": torch.tensor([-1, 2, 3])},
+            {"seq": (torch.tensor([0, 2, 0]), torch.tensor([0, 1, 2])), "pos": [[-1], [2], [3]]}):
+    given = BatchIds(tied, ids)
+    kept = {name: given.rows(name) for name in tied.fields}
+    assert [f.ids.tolist() for f in kept.values()] == [[2], [2, 3], [5, 6]]
+    assert [f.bounds().tolist() for f in kept.values()] == [[0, 0, 1, 1], [0, 0, 1, 2],
+                                                            [0, 2, 2, 2]]
+    assert kept["seq"].kept.tolist() == [1] and given.count(tied.all[0]) == 5
+    assert given.fields["seq"].ids.tolist() == [0, 2, 0]  # which a module is called with
+    filled, unpooled = given.fill(tied)
+    assert [field.count for field in filled] == [1, 2, 2] and list(unpooled) == [1]
+weighted = BatchIds(tied, {"pos": ([-1, 4, 5], [0, 2], [1., 2., 3.])}).rows("pos")
+assert weighted.weights.tolist() == [2, 3] and weighted.bounds().tolist() == [0, 1, 2]
+assert weighted.pooled(torch.tensor([[1.], [10.]])).tolist() == [[2], [30]]
+refused("give none in `features`", BatchIds, tied, {"all": [1, 2]})
 for parts in [torch.tensor([1, 2])] * 4, ([1], [2], [3], [4]), [numpy.array([1, 2])]:
     refused(f"a {type(parts).__name__} of {len(parts)} parts, expected (values, offsets) or",
             BatchIds, tables, {"city": parts})
