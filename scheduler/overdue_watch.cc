@@ -27,7 +27,8 @@ absl::optional<Failure> OverdueWatch::CheckRegistration(absl::Time now, absl::Ti
   const std::vector<std::string> missing = members_.Missing();
   return FailureOf(
       missing.front(),
-      absl::StrCat("not registered within ", InSeconds(limits_.start), ": ", SomeOf(missing)),
+      absl::StrCat("not registered within ", InSeconds(limits_.start), ": ", SomeOf(missing),
+                   "; hint: read their logs, or raise limits.startup_timeout_seconds"),
       absl::StatusCode::kDeadlineExceeded);
 }
 
