@@ -66,9 +66,13 @@ def run(command, tree):
 
 
 def trained(tree, policy, workers, seed, epochs):
+    # Under SSP and ASP each worker updates the rows, so a step has as many updates as workers.
+    rate = .001 if policy == POLICIES["BSP"] else .001 / workers
     with tempfile.TemporaryDirectory() as folder:
         settings = [f"seed={seed}", f"cluster.workers={workers}", f"policy={policy}",
-                    f"train.epochs={epochs}", f"train.batch_size={BATCH // workers}"]
+                    f"train.epochs={epochs}", f"train.batch_size={BATCH // workers}",
+                    f"table[0].optimizer.learning_rate={rate}",
+                    f"evaluation.every_epochs={epochs}"]
         flags = [word for setting in settings for word in ("--set", setting)]
         run([f"{tree}/build/bin/tandem", "run", "examples/sasrec.textproto", "--python",
              "examples/sasrec.py", "--out", f"{folder}/out", *flags], tree)

@@ -54,6 +54,16 @@ def clicks(folder, random, rows=1600):
     (folder / "first8000.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def histories(folder, random, users=64, films=150):
+    """Each user watches films in the order of their numbers, with gaps."""
+    folder.mkdir()
+    lines = []
+    for user in range(users):
+        own = (random.integers(films) + random.integers(1, 3, 18).cumsum()) % films
+        lines += [f"{user}\t{film + 1}\t5\t{time}" for time, film in enumerate(own)]
+    (folder / "u.data").write_text("\n".join(random.permutation(lines)) + "\n", encoding="utf-8")
+
+
 def run(root, *command):
     environment = dict(os.environ, PYTHONPATH=str(BUILD / "python"), TANDEM_PYTHON=sys.executable, TANDEM_DATA=str(root / "data"),
                        OMP_NUM_THREADS="1")
@@ -77,6 +87,7 @@ def main():
         (root / "examples").symlink_to(SOURCE / "examples")
         ratings(root / "data" / "ncf-ml-1m", random)
         clicks(root / "data" / "criteo-kaggle", random)
+        histories(root / "data" / "ml-100k", random)
 
         said = run(root, sys.executable, "examples/ncf.py")
         assert "epoch 20: HR@10 0." in said and "films; the first two" in said, said
@@ -92,6 +103,11 @@ def main():
         assert summary["samples"] == 4 * 1400 and summary["eval"]["samples"] == 200, summary
         print(f"criteo: AUC {summary['eval']['auc']:.3f}")
         assert summary["eval"]["auc"] > .7
+        summary = by_tandem_run(root, "sasrec", "train.batch_size=8", "train.epochs=15", "table[0].optimizer.learning_rate=0.02")
+        found = summary["reported"]
+        assert summary["samples"] == 15 * 64, summary
+        print(f"sasrec: HR@10 {found['hr']:.3f}, NDCG@10 {found['ndcg']:.3f}")
+        assert .4 < found["hr"] <= 1 and .2 < found["ndcg"] <= found["hr"], "a guess has .1 and .045"
 
 
 if __name__ == "__main__":
