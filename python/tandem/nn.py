@@ -277,6 +277,7 @@ class EmbeddingBagCollection(_Rows):
         cells, given = _batch(current_worker(), "EmbeddingBagCollection", self.tables, ids)
         given.check_has(name for table in self.tables for name in table.fields)
         worker = current_worker()
+        worker.tables.check_padding((name for t in self.tables for name in t.fields), None)
         return KeyedTensor(self.tables, {
             t.name: self._here(cells[t.name]) if t.name not in worker.tables.unpooled else
             torch.stack([self._here(_pooled(worker, cells[t.name], t, given, name))
@@ -303,7 +304,10 @@ class EmbeddingCollection(_Rows):
 
     def forward(self, ids: Any = None) -> dict[str, JaggedTensor]:
         """ids: as for EmbeddingBagCollection. The result has no fields that the batch lacks."""
-        cells, given = _batch(current_worker(), "EmbeddingCollection", self.tables, ids)
+        worker = current_worker()
+        cells, given = _batch(worker, "EmbeddingCollection", self.tables, ids)
+        worker.tables.check_padding((name for t in self.tables for name in t.fields
+                                     if name in given.fields), self.padding_idx)
         return {name: JaggedTensor(self._here(_rows_of(cells[table.name], table, given, name)),
                                    offsets=self._here(given.fields[name].bounds()))
                 for table in self.tables for name in table.fields if name in given.fields}
@@ -316,7 +320,7 @@ class EmbeddingBag(_Rows):
     name: the field, or a table that has one. mode: "sum" or "mean". include_last_offset: as
     torch's: whether offsets end with the number of ids. It also holds for the module that serves,
     and for the loader's batches for this field unless tandem.DataLoader has its own. padding_idx:
-    an id that has no row and does not count in a mean. It is the field's, as that of Embedding.
+    an id that has no row and does not count in a mean. All modules of a field say the same.
     """
 
     def __init__(self, name: str, mode: str = "sum", include_last_offset: bool = False,
@@ -349,6 +353,7 @@ class EmbeddingBag(_Rows):
                              "as torch's it takes them with mode 'sum' alone")
         cells, given, _ = _field_batch(worker, "EmbeddingBag", self.table, [name], input, offsets,
                                        per_sample_weights, self.include_last_offset)
+        worker.tables.check_padding([name], self.padding_idx)
         if per_sample_weights is not None and given.fields[name].weights is None:
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")
@@ -368,8 +373,8 @@ class Embedding(_Rows):
 
     name: a field of the job, or a table. With a table of several fields call it with the ids of any
     of them. Equal ids in several fields of a table are one row. padding_idx: an id that has no row:
-    nothing is pulled, pushed or trained for it, and it gives zeros. It is the field's, so say it of
-    each module that reads the field. ids: int64 [n]: rows of these ids are in each batch, besides
+    nothing is pulled, pushed or trained for it, and it gives zeros. All modules of a field say the
+    same. ids: int64 [n]: rows of these ids are in each batch, besides
     those that the loader gives, and the module is called without ids: [n, dim], for a softmax over
     all items. The field has then no other ids, and is named. ValueError: no such field.
     """
@@ -403,6 +408,7 @@ class Embedding(_Rows):
         cells, given, name = _field_batch(worker, "Embedding", self.table, names,
                                           input if shape is None else input.reshape(-1),
                                           bags=shape is None)
+        worker.tables.check_padding([name], self.padding_idx)
         rows, length = _rows_of(cells, self.table, given, name), given.fields[name].length
         if shape is None:
             shape = [-1] if length is None else [given.samples, length]

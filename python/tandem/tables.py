@@ -51,11 +51,18 @@ class Tables(Generic[_Kind]):
 
     def pad(self, fields: Iterable[str], padding_idx: Optional[int]) -> None:
         """Gives the fields a padding id. ValueError: a field has another one."""
-        for field in fields if padding_idx is not None else ():
-            before = self.padding.setdefault(field, operator.index(padding_idx))
-            if before != padding_idx:
+        if padding_idx is not None:
+            fields = list(fields)
+            self.check_padding([f for f in fields if f in self.padding], padding_idx)
+            self.padding.update(dict.fromkeys(fields, operator.index(padding_idx)))
+
+    def check_padding(self, fields: Iterable[str], padding_idx: Optional[int]) -> None:
+        """ValueError: one of the fields has another padding id, or has one and this is None."""
+        for field in fields if self.padding else ():
+            known = self.padding.get(field)
+            if known != padding_idx:
                 raise ValueError(f"field '{field}': padding_idx={padding_idx}, and another module "
-                                 f"says {before}; a field has one padding id")
+                                 f"says {known}; all modules of a field say the same")
 
     def find(self, name: str) -> tuple[_Kind, Optional[int]]:
         """The table of this name, or the table of the field of this name and the field's place in

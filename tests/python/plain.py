@@ -316,6 +316,8 @@ with made_for(tied):
     bag, every = tandem.EmbeddingBag("pos", padding_idx=-1), tandem.Embedding("all", ids=[5, 6])
     tandem.Embedding("seq", padding_idx=0)
     refused("padding_idx=3, and another module says 0", tandem.Embedding, "item", 3)
+    refused("padding_idx=None, and another module says 0", tied.check_padding, ["all", "seq"], None)
+    assert tied.padding == {"pos": -1, "seq": 0}
     refused("expected a field without padding", tandem.Embedding, "item", None, [1])
     refused("expected a field without padding", tandem.Embedding, "pos", 1, [1])
     refused("called without ids", every._fixed, worker, [5, 6])

@@ -349,7 +349,8 @@ TEST(RunSchedulerTest, NobodyComes) {
   options.plan.job.mutable_limits()->set_startup_timeout_seconds(0.2);
   const absl::Status status = scheduler::RunScheduler(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("server 0, worker 0"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("server 0, worker 0; hint: read their logs, or raise limits.startup"));
 }
 
 // A peer announces a message that is larger than any control message. Its connection breaks before
