@@ -2,10 +2,10 @@
 and candidates, and equal numbers of epochs.
 
   sasrec_vs_torch.py TREE [--seeds 1,2,3] [--epochs 40] [--only TEXT]    all rows of the table
-  sasrec_vs_torch.py TREE --plain adam|sparse|halves --seed S --epochs N        a run of the plain program
+  sasrec_vs_torch.py TREE --plain adam|sparse|halves --seed S --epochs N    a run of the plain one
 
 TREE has build/bin/tandem. $TANDEM_DATA/ml-100k has the data (examples/sasrec.py). A run of 40
-epochs takes about half a minute of a core, and there are 24: say --seeds 1 for a quick look.
+epochs takes about half a minute of a core, and there are 27: say --seeds 1 for a quick look.
 """
 import argparse
 import json
@@ -83,9 +83,11 @@ def trained(tree, policy, workers, seed, epochs):
 
 
 def row(name, results):
-    cells = [" ".join(f"{r[key]:.4f}"[1 if r[key] < 1 else 0:] for r in results) + " | " +
-             f"{statistics.mean(r[key] for r in results):.4f}"
-             for key in ("ndcg", "hr", "train_loss")]
+    cells = []
+    for key in ("ndcg", "hr", "train_loss"):
+        values = [result[key] for result in results]
+        cells.append(" ".join(f"{value:.4f}".lstrip("0") for value in values))
+        cells.append(f"{statistics.mean(values):.4f}".lstrip("0"))
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
