@@ -103,9 +103,9 @@ if(TANDEM_TORCH)
   set_property(GLOBAL APPEND PROPERTY TANDEM_SAMPLED "1/3 of observe_test")
   # Kills, stops and full disks; tests/chaos/punish.py has longer ones.
   add_test(NAME punish_test
-    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/chaos/punish.py --build ${CMAKE_BINARY_DIR} short)
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/chaos/punish.py --build ${CMAKE_BINARY_DIR} short)
   add_test(NAME punish_disk_test
-    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/chaos/punish.py --build ${CMAKE_BINARY_DIR} disk)
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/chaos/punish.py --build ${CMAKE_BINARY_DIR} disk)
   set_tests_properties(punish_test punish_disk_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
   set_tests_properties(punish_test PROPERTIES COST 100)
   set_tests_properties(punish_disk_test PROPERTIES ENVIRONMENT TANDEM_SAMPLED=3)
@@ -114,16 +114,16 @@ if(TANDEM_TORCH)
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/results_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(results_test PROPERTIES LABELS integration TIMEOUT 300)
   add_test(NAME python_groups_test
-    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/python_groups_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/python_groups_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(python_groups_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
   add_test(NAME python_hints_test
-    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/python_hints_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/python_hints_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(python_hints_test PROPERTIES LABELS integration TIMEOUT 300 SKIP_RETURN_CODE 77)
   add_test(NAME examples_test
-    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/examples_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/examples_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(examples_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
   # Debian's own, which has scikit-learn if anything has; skipped without.
   add_test(NAME logistic_test
-    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/logistic_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/logistic_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(logistic_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()

@@ -320,6 +320,9 @@ RunResult RunProgram(const std::vector<std::string>& argv, absl::Duration limit)
 
 const std::string& PythonInterpreter() {
   static const std::string* const found = [] {
+    if (const char* const chosen = std::getenv("TANDEM_TEST_PYTHON"); chosen != nullptr) {
+      return new std::string(chosen);
+    }
     for (const char* const path : {"/usr/bin/python3", "/usr/local/bin/python3"}) {
       const std::string probe = absl::StrCat(
           path,
