@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -38,6 +39,7 @@ struct tandem_worker {
   const std::unique_ptr<tandem::worker::AttachedWorker> attached;
   tandem::capi::IdsBatch ids;
   tandem::data::Batch batch;  // its memory is reused
+  float clip_norm = 0;        // 0: no limit
 };
 
 namespace tandem::capi {
@@ -189,6 +191,7 @@ absl::Status Finish(tandem_worker* worker, double loss_sum, const float* const* 
   gradients.has_loss = loss_sum != TANDEM_NO_LOSS;
   if (gradients.has_loss) gradients.loss_sum = loss_sum;
   gradients.scale = scale;
+  gradients.clip_norm = worker->clip_norm;
   for (int t = 0; cells != nullptr && t < TablesOf(worker); ++t) {
     if (cells[t] != nullptr && (floats == nullptr || floats[t] < 0)) {
       return absl::InvalidArgumentError(
@@ -426,6 +429,21 @@ int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floa
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                   const int64_t* floats, const float* dense, float scale) {
   return CallOn(worker, [&] { return Finish(worker, loss_sum, cells, floats, dense, scale); });
+}
+
+int tandem_skip(tandem_worker* worker) {
+  return CallOn(worker, [&] { return worker->attached->Finish({.skip = true}); });
+}
+
+int tandem_clip_norm(tandem_worker* worker, float norm) {
+  return CallOn(worker, [&]() -> absl::Status {
+    if (!(norm >= 0) || std::isinf(norm)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tandem_clip_norm: ", norm, ", expected 0 or a finite number above 0"));
+    }
+    worker->clip_norm = norm;
+    return absl::OkStatus();
+  });
 }
 
 int tandem_mean_gradient(tandem_worker* worker, float* gradient) {

@@ -105,7 +105,7 @@ enum {
   TANDEM_NOTHING = 0,     // nothing yet
   TANDEM_BATCH = 1,       // tandem_give: the next batch of `epoch`, or no samples
   TANDEM_TEST_BATCH = 2,  // tandem_give: next batch of the evaluation after `epoch`, or no samples
-  TANDEM_COMPUTE = 3,     // tandem_rows for each table, then tandem_finish
+  TANDEM_COMPUTE = 3,     // tandem_rows for each table, then tandem_finish or tandem_skip
   TANDEM_SCORE = 4,       // tandem_rows for each table, then tandem_score
   TANDEM_UPDATE = 5,      // tandem_mean_gradient, then tandem_updated
   TANDEM_STEP_DONE = 6,   // no call: tandem_dense has the values for the next step
@@ -164,6 +164,14 @@ int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floa
 #define TANDEM_NO_LOSS (-HUGE_VAL)  // from <math.h>
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                   const int64_t* floats, const float* dense, float scale);
+// COMPUTE, in place of tandem_finish: the program has no gradient of the batch, for example because
+// it has overflowed. The step counts as one without samples of this worker, so gradients of other
+// workers are not changed by it. summary.json counts it in skipped_steps.
+int tandem_skip(tandem_worker* worker);
+// Any time: tandem_finish shortens the mean gradient of this worker's samples to this norm, dense
+// parameters and merged rows together, before it is sent. Rows of frozen tables are left out. 0: no
+// limit. -1: the norm is negative, infinite or NaN.
+int tandem_clip_norm(tandem_worker* worker, float norm);
 // UPDATE (dense.optimizer is PROGRAM). Writes the mean gradient over the samples of all workers, as
 // many floats as tandem_dense. Then the program updates tandem_dense, in the same way on every
 // worker, and calls tandem_updated.

@@ -19,8 +19,9 @@ class InBatchesPolicy : public UpdatePolicy {
     return progress.workers[static_cast<size_t>(rank)].admitted >= step - depth;
   }
   Arrival OnArrival(const RangeProgress&, const Update& update) const final {
-    // A push without samples belongs to no batch.
-    return update.samples > 0 ? Arrival::kHold : Arrival::kApply;
+    // A push without samples belongs to no batch. A skipped one has its place in one, as its read
+    // has, and adds nothing.
+    return update.samples > 0 || update.skipped ? Arrival::kHold : Arrival::kApply;
   }
   int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const final {
     if (buffered.oldest >= batches_) return 1;

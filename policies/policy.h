@@ -104,6 +104,7 @@ struct Update {
   int rank = 0;
   int64_t step = 0;
   uint64_t samples = 0;      // n: how many samples the sums are over
+  bool skipped = false;      // no samples, because the worker has skipped its batch of this step
   int64_t version_read = 0;  // version of the range when the worker read the rows
   // When the owner of the range admitted the update, in microseconds of the owner's monotonic clock
   // (base/clock.h). Only stamps of the same owner can be compared. The stamp is set once;

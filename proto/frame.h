@@ -60,6 +60,9 @@ enum FrameFlags : uint8_t {
   kFlagEndOfEpoch = 8,  // PUSH: this worker's clock counts as infinite until its next push
   kFlagKeep = 16,       // PULL: the worker keeps these rows and wants their changes
   kFlagMore = 32,       // REFRESH: another frame of the same refresh follows
+  // PUSH without rows and samples: the worker has skipped the batch of this step, which is not the
+  // end of its data.
+  kFlagSkipped = 64,
 };
 
 // A refresh does not cover rows that its receiver has pushed in the last `kRefreshLag` of its own

@@ -85,6 +85,7 @@ void AddWaiting(const google::protobuf::RepeatedPtrField<Waiting>& from,
 void AddBefore(const Progress& before, Progress* progress) {
   progress->set_samples(progress->samples() + before.samples());
   progress->set_trained_steps(progress->trained_steps() + before.trained_steps());
+  progress->set_skipped_steps(progress->skipped_steps() + before.skipped_steps());
   progress->set_slept_seconds(progress->slept_seconds() + before.slept_seconds());
   progress->set_computed_seconds(progress->computed_seconds() + before.computed_seconds());
   progress->set_fetched_seconds(progress->fetched_seconds() + before.fetched_seconds());
@@ -542,6 +543,7 @@ JobReport JobBook::Total(absl::Time now) const {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());
     total.trained_steps = std::max(total.trained_steps, worker.trained_steps());
+    total.skipped_steps_of.push_back(worker.skipped_steps());
     total.samples_of.push_back(worker.samples());
     total.times_of.push_back({worker.trained_steps(), worker.computed_seconds(),
                               worker.fetched_seconds(), worker.slept_seconds(),

@@ -87,6 +87,7 @@ struct JobReport {
   std::vector<WorkerUpdates> updates_of;
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   std::vector<int64_t> samples_of;               // by rank
+  std::vector<int64_t> skipped_steps_of;         // by rank: steps whose gradient was skipped
   std::vector<WorkerTimes> times_of;             // by rank
   std::vector<uint64_t> frames_resent_of;        // by rank: frames resent to servers
   // Seconds that reads of a worker waited, by the worker whose push allowed them:

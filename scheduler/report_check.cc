@@ -65,8 +65,8 @@ absl::Status CheckSeconds(const google::protobuf::RepeatedField<double>& seconds
 absl::Status CheckCounts(const Progress& progress) {
   for (const int64_t count :
        {progress.samples(), progress.loss_samples(), progress.step(), progress.trained_steps(),
-        progress.epoch(), progress.epochs_trained(), progress.epochs_to_first_judged(),
-        progress.evaluations(), progress.trains_at().step()}) {
+        progress.skipped_steps(), progress.epoch(), progress.epochs_trained(),
+        progress.epochs_to_first_judged(), progress.evaluations(), progress.trains_at().step()}) {
     if (count >= 0 && count <= ReportCheck::kMaxCount) continue;
     return absl::InvalidArgumentError(absl::StrCat("progress with a count of ", count,
                                                    ", expected 0 to ", ReportCheck::kMaxCount));

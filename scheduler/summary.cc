@@ -294,6 +294,9 @@ json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
       dropped = report.updates_of[rank].dropped();
     }
     json worker = {{"samples", samples}, {"updates", sent}, {"dropped", dropped}};
+    if (rank < report.skipped_steps_of.size() && report.skipped_steps_of[rank] > 0) {
+      worker["skipped_steps"] = report.skipped_steps_of[rank];
+    }
     if (report.samples > 0) {
       worker["share"] = static_cast<double>(samples) / static_cast<double>(report.samples);
     }
@@ -462,6 +465,9 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
     out["best"] = BestJson(plan.job.train().keep_best(), *report.best);
   }
   if (!report.reported.empty()) out["reported"] = report.reported;
+  const int64_t skipped =
+      std::accumulate(report.skipped_steps_of.begin(), report.skipped_steps_of.end(), int64_t{0});
+  if (skipped > 0) out["skipped_steps"] = skipped;
   if (report.attempts > 0) out["resumed"] = report.attempts;
   if (report.stop.has_value()) {
     out["stopped"] = {{"checkpointed_step", report.stop->checkpointed_step}};

@@ -17,12 +17,14 @@ void PutNumber(std::string* out, uint64_t value) {
 constexpr uint64_t kSteps = 0x2646c6568;    // "held", 2
 constexpr uint64_t kBatches = 0x3646c6568;  // "held", 3: in batches, with the number of each read
 
+constexpr uint64_t kSkipped = uint64_t{1} << 63;  // HeldStep::skipped, in the samples of the step
+
 void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
   PutNumber(out, steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const HeldStep& step = steps[i];
     PutNumber(out, static_cast<uint64_t>(step.step));
-    PutNumber(out, step.samples);
+    PutNumber(out, step.samples | (step.skipped ? kSkipped : 0));
     PutNumber(out, static_cast<uint64_t>(step.contributions));
     PutNumber(out, step.updates.size());
     for (const HeldUpdate& u : step.updates) {
@@ -109,6 +111,8 @@ absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& so
     uint64_t updates = 0;
     TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.step));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&step.samples));
+    step.skipped = (step.samples & kSkipped) != 0;
+    step.samples &= ~kSkipped;
     TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.contributions));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&updates));
     for (uint64_t k = 0; k < updates; ++k) {
@@ -147,6 +151,7 @@ HeldStep& HeldQueue::Add() {
   step.step = 0;
   step.samples = 0;
   step.contributions = 0;
+  step.skipped = false;
   return step;
 }
 

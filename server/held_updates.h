@@ -41,7 +41,8 @@ struct HeldUpdate : policies::Update {
 struct HeldStep {
   int64_t step = 0;           // the step, or the number of the tick that will close the group
   uint64_t samples = 0;       // sum of n over all updates, with and without rows
-  int64_t contributions = 0;  // updates that had samples
+  int64_t contributions = 0;  // updates that had samples; with batches also skipped ones
+  bool skipped = false;       // a worker has skipped its batch of this step
   std::vector<HeldUpdate> updates;
 
   void SortByRank();

@@ -321,7 +321,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   }
 
   // The number of the read goes first, because the order entry contains it.
-  if (pull_sequence_ != nullptr && update.samples > 0) {
+  if (pull_sequence_ != nullptr && (update.samples > 0 || update.skipped)) {
     const int64_t number = pull_sequence_->Take(update.rank, update.step);
     if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
   }
@@ -331,7 +331,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
   // In a job that takes steps together, a worker that has run out of data pushes empty steps.
-  const bool nothing = one_step && update.samples == 0;
+  const bool nothing = one_step && update.samples == 0 && !update.skipped;
   clocks_.Admit(update.rank, update.step + 1,
                 finished || (properties_.batch > 0 && table_->lockstep && nothing));
   if (!progress_.paces.empty()) {
@@ -507,7 +507,8 @@ void Range::Hold(HeldUpdate update) {
   }
   HeldStep& group = open_[static_cast<size_t>(index)];
   group.samples += update.samples;
-  if (update.samples > 0) ++group.contributions;
+  group.skipped |= update.skipped;
+  if (update.samples > 0 || (update.skipped && properties_.batch > 0)) ++group.contributions;
   if (update.keys.empty()) return;
   if (table_->plan->frozen) {  // the update counts for its step, but no row will change
     ForgetRead(update);
@@ -558,7 +559,8 @@ void Range::CloseGroups(int64_t ticks) {
       last_closed_samples_ = 0;
       return MoveVersion(ticks, &progress_, &store_, subscriptions_.get());
     }
-    last_closed_samples_ = open_.front().samples;
+    // A step that all workers with data have skipped does not look like the end of their data.
+    last_closed_samples_ = std::max<uint64_t>(open_.front().samples, open_.front().skipped ? 1 : 0);
     if (properties_.batch == 0) open_.front().SortByRank();
     delayed_.Take(&open_);
     while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {

@@ -565,6 +565,7 @@ bool ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.rank = h.sender.index;
   update.step = h.step;
   update.samples = h.samples;
+  update.skipped = (h.flags & kFlagSkipped) != 0 && h.samples == 0;
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,43 @@ size_t CellsOf(const data::SparseInput& input) {
 
 absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, expected ", want));
+}
+
+// Shortens the gradient of a step to `norm`, that of a mean over its samples. `dense`: the part of
+// dense parameters. Repeated ids are merged already, so each row has one gradient.
+void Clip(const std::vector<job::TablePlan>& tables, float norm, absl::Span<float> dense,
+          StepSlot* slot) {
+  const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
+  const auto each_part = [&](const auto& act) {
+    act(dense);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const job::TablePlan& table = tables[inputs[i].table];
+      if (table.frozen) continue;
+      for (float* const row : slot->gradients[i]) {
+        act(absl::Span<float>(row, static_cast<size_t>(table.dim)));
+      }
+    }
+  };
+  double squares = 0;
+  each_part([&](absl::Span<const float> part) {
+    for (const float g : part) squares += static_cast<double>(g) * g;
+  });
+  constexpr double kTiny = 1e-6;  // as in torch.nn.utils.clip_grad_norm_
+  const double mean = std::sqrt(squares) / static_cast<double>(slot->batch.samples);
+  const double factor = norm / (mean + kTiny);
+  if (factor >= 1) return;
+  each_part([&](absl::Span<float> part) {
+    for (float& g : part) g *= static_cast<float>(factor);
+  });
+}
+
+// Makes the step of the slot one without a gradient.
+void Skip(StepSlot* slot) {
+  for (client::PulledRows& rows : slot->rows) rows.Clear();
+  std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
+  slot->loss_sum = 0;
+  slot->has_loss = false;
+  slot->skipped = true;
 }
 
 }  // namespace
@@ -356,6 +394,11 @@ absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
   // All sizes are checked before anything is written, so that the program can repeat a refused
   // call.
   StepSlot& slot = *request->slot;
+  if (gradients.skip) {
+    Skip(&slot);
+    request.AnswerCompute(/*done=*/plan().dense_table >= 0);
+    return absl::OkStatus();
+  }
   const std::vector<data::SparseInput>& inputs = slot.batch.sparse;
   const size_t count = dense().size();
   if (!gradients.dense.empty() && gradients.dense.size() != count) {
@@ -393,6 +436,7 @@ absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
     std::transform(gradients.dense.begin(), gradients.dense.end(), to,
                    [&](float g) { return g * gradients.scale; });
   }
+  if (gradients.clip_norm > 0) Clip(plan().tables, gradients.clip_norm, {to, count}, &slot);
   slot.loss_sum = gradients.loss_sum;
   slot.has_loss = gradients.has_loss;
   request.AnswerCompute(/*done=*/plan().dense_table >= 0);

@@ -53,6 +53,12 @@ struct StepGradients {
   std::vector<absl::Span<const float>> cells = {};
   absl::Span<const float> dense = {};  // in the layout of the flat buffer; empty: zeros
   float scale = 1;
+  // The norm to which the mean gradient of the worker's samples is shortened, dense parameters and
+  // rows (not frozen ones) together; 0: no limit.
+  float clip_norm = 0;
+  // The program has no gradient of the batch, for example because it has overflowed. The step
+  // counts as one without samples of this worker; the other fields are ignored.
+  bool skip = false;
 };
 
 class AttachedWorker {

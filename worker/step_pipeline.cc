@@ -267,6 +267,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   entry.state = SlotState::kComputing;
   clock_gap_ = ClockGap();
   slot.loss_sum = slot.interval_auc = 0;
+  slot.skipped = false;
   slot.computed = slot.slept = slot.joined = absl::ZeroDuration();
   slot.last = empty_step_;
   if (out_of_data) {
@@ -338,8 +339,7 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   context_.report.AddStep(slot, in_flight);
   context_.epoch_rows += slot.batch.samples;
   if (slot.batch.samples > 0 && slot.place.has_value()) context_.place = slot.place;
-  effects->steps.push_back(
-      {context_.step, slot.batch.samples, slot.loss_sum, clock_gap_, in_flight});
+  effects->steps.push_back({context_.step, slot.samples(), slot.loss_sum, clock_gap_, in_flight});
   Push(now, in_flight, &slot);
   synchronising_ = true;
   synchronised_ = !synchroniser_.AfterCompute(&slot, effects);
@@ -350,11 +350,12 @@ void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
     client::ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = info.step = context_.step;
-    info.samples = static_cast<uint64_t>(slot->batch.samples);
+    info.samples = static_cast<uint64_t>(slot->samples());
     info.clock_gap = static_cast<int32_t>(clock_gap_);
     info.in_flight = static_cast<int32_t>(in_flight);
     uint64_t sent = 0;
-    if (slot->batch.samples == 0) {
+    if (slot->skipped) info.flags = kFlagSkipped;
+    if (slot->samples() == 0) {
       sent = context_.client.Push(now, info, {}, {});
     } else {
       synchroniser_.WriteGradient(group.id, slot);

@@ -8,8 +8,9 @@ namespace tandem::worker {
 
 void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   if (watch_rows_) rows_.Add(slot.batch);
-  samples_ += slot.batch.samples;
+  samples_ += slot.samples();
   epoch_samples_ += slot.batch.samples;
+  if (slot.skipped) ++skipped_steps_;
   loss_sum_ += slot.loss_sum;
   if (slot.has_loss) {
     loss_samples_ += slot.batch.samples;
@@ -68,6 +69,7 @@ Progress TrainerReport::Take(absl::Time now, const job::ResolvedJob& plan,
   p.set_epoch(epoch);
   p.set_step(step);
   p.set_trained_steps(trained_steps_);
+  p.set_skipped_steps(skipped_steps_);
   p.set_samples(samples_);
   p.set_loss_sum(std::exchange(loss_sum_, 0));
   p.set_loss_samples(std::exchange(loss_samples_, 0));

@@ -95,7 +95,7 @@ class TrainerReport {
   absl::Duration fetched_, computed_, slept_, joined_, paused_;
   std::optional<absl::Time> paused_since_;
   uint64_t steps_ = 0;
-  int64_t trained_steps_ = 0;
+  int64_t trained_steps_ = 0, skipped_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;
   uint64_t collective_bytes_ = 0;
   std::vector<uint64_t> sent_before_;  // by table

@@ -40,6 +40,9 @@ struct StepSlot {
   std::vector<float> dense;           // dense_rows in one piece (padded); empty for replicas
   std::vector<float> dense_gradient;  // padded, plus one element for n; empty: skipped steps
   double loss_sum = 0;
+  // The program gives no gradient of the batch: the step counts as one without samples, except that
+  // it does not look like the end of the data.
+  bool skipped = false;
   bool has_loss = true;          // false: the program has not given a loss
   bool begins_interval = false;  // the rows of `interval_auc` begin with this step
   double interval_auc = 0;       // AUC of the rows trained in the interval so far; 0 = unknown
@@ -56,6 +59,8 @@ struct StepSlot {
   int64_t empty_steps = 1;
   uint64_t bytes_sent = 0;
   std::vector<int64_t> missed;  // QuorumSums::Finish
+
+  int64_t samples() const { return skipped ? 0 : batch.samples; }  // that its gradient is over
 };
 
 // Fill slot->batch with the next batch of slot->epoch; samples 0 = the data has run out.

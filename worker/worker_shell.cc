@@ -326,7 +326,7 @@ class Worker {
   }
 
   static DenseReduction::Step StepOf(const StepSlot& slot) {
-    return {slot.step, slot.batch.samples, slot.last};
+    return {slot.step, slot.samples(), slot.last, slot.skipped};
   }
 
   absl::Status Compute(StepSlot* slot) {

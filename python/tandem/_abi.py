@@ -84,6 +84,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_rows": (c_int, [_WORKER, c_int32, c_void_p, c_int64]),
     "tandem_finish": (c_int, [_WORKER, c_double, POINTER(c_void_p), POINTER(c_int64), c_void_p,
                               c_float]),
+    "tandem_skip": (c_int, [_WORKER]),
+    "tandem_clip_norm": (c_int, [_WORKER, c_float]),
     "tandem_mean_gradient": (c_int, [_WORKER, c_void_p]),
     "tandem_updated": (c_int, [_WORKER]),
     "tandem_score": (c_int, [_WORKER, c_void_p, c_void_p, c_int64]),

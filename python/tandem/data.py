@@ -15,7 +15,7 @@ from tandem._abi import Error
 from tandem.copies import copy_of
 from tandem.current import current_worker
 from tandem.randomness import Stream, generators_of
-from tandem.sparse import BatchIds, is_integers
+from tandem.sparse import BatchIds, StepIds, is_integers
 from tandem.worker import Worker
 
 _END = object()  # of a loader
@@ -40,6 +40,11 @@ class DataLoader:
     if iterable has state_dict() and load_state_dict(), the run restores its state instead. If
     neither works, say False: then a resumed run takes the batches that come, with a warning.
 
+    accumulate: how many batches make a step, for gradients of more samples than fit in one pass.
+    Rows of the batches are pulled and pushed together, and train.batch_size of the job is the limit
+    of their samples together. Call backward() for each batch, and optimizer.step() where step_ends
+    is true: after the last batch of each step. The last step of an epoch may have fewer batches.
+
     Iterating gives the batches of one epoch on this worker. They are read ahead, and iterable may
     fill the same memory for each: unless it is a list or a tuple, they are copies. The loop ends
     when the worker has no more batches (others may have), or the job takes no more steps.
@@ -50,11 +55,15 @@ class DataLoader:
 
     def __init__(self, iterable: Iterable[Any],
                  features: Union[int, str, Callable[[Any], Any], None] = None,
-                 repeatable: bool = True, include_last_offset: Optional[bool] = None) -> None:
+                 repeatable: bool = True, include_last_offset: Optional[bool] = None,
+                 accumulate: int = 1) -> None:
+        if accumulate < 1:
+            raise ValueError(f"tandem.DataLoader: accumulate={accumulate}, expected 1 or more "
+                             "batches a step")
         self._worker: Worker = current_worker()
         self._iterable: Any = iterable
         self._features: Any = features
-        self._repeatable = repeatable
+        self._repeatable, self._accumulate = repeatable, accumulate
         self._include_last_offset = include_last_offset
         if include_last_offset is not None:
             tables = self._worker.tables
@@ -65,6 +74,13 @@ class DataLoader:
     def __len__(self) -> int:
         """The length of the iterable. TypeError: the iterable has no length."""
         return len(self._iterable)
+
+    @property
+    def step_ends(self) -> bool:
+        """Whether the batch at hand is the last one of its step, so that optimizer.step() comes
+        after its backward()."""
+        worker = self._worker
+        return worker.cells is not None and worker.at + 1 == len(worker.batches)
 
     def _ids(self, batch: Any) -> BatchIds:
         features = self._features
@@ -208,8 +224,9 @@ class _Loop:
         self._use = _abi.COMPUTE if fetch == _abi.BATCH else _abi.SCORE
         self.epoch: Optional[int] = None
         self.body = worker.progress.body
-        self._given: collections.deque = collections.deque()  # to the worker: (batch, ids, read)
-        self._hand: Any = None         # the batch whose rows are here
+        # To the worker: (batches of a step, StepIds, read).
+        self._given: collections.deque = collections.deque()
+        self._hand: Any = None         # the batches whose rows are here
         self.over = False
         self._owner: Any = None        # the iterator that runs it
         self.scored = self.unscored = 0  # batches of an evaluation
@@ -234,14 +251,14 @@ class _Loop:
         else:
             self.place, same = self.place.in_other(loader)
             if not same:  # batches that were read ahead have no place in the other loader
-                self._given = collections.deque((batch, ids, None) for batch, ids, _ in self._given)
+                self._given = collections.deque((*given[:2], None) for given in self._given)
                 self._hand = self._hand and (*self._hand[:2], None)
         if self.fetch == _abi.BATCH:
             self._worker.progress.continue_loop(self.place)
 
     def settle(self) -> None:
-        """Marks the batch at hand as used if its step or its scores were given before the loop was
-        left."""
+        """Marks the batches at hand as used if their step or their scores were given before the
+        loop was left."""
         worker = self._worker
         used = worker.scored if self._use == _abi.SCORE else worker.cells is None
         if self._hand is not None and used:
@@ -271,7 +288,9 @@ class _Loop:
                 return
 
     def _yield_hand(self, owner: Any) -> Iterator[Any]:
-        yield from self._yield(owner, self._hand[0])
+        for place, batch in enumerate(self._hand[0]):
+            self._worker.turn_to(place)
+            yield from self._yield(owner, batch)
         self._check_used()
         self.settle()
 
@@ -288,15 +307,16 @@ class _Loop:
             return
         place.doubtful = True
         place.begin_again()
-        self._aside = worker.cells, worker.given, worker.scored
+        self._aside = worker.cells, worker.step, worker.scored
         try:
             for _ in range(self.unscored):
-                batch, ids, place.passed = place.read()
-                if ids is None:
+                batches, step, place.passed = place.read()
+                if step is None:
                     break
-                worker.cells, worker.given = worker.look_up(ids, worker.tables.all), ids
+                worker.step, worker.batches = step, [worker.look_up(step.joined, worker.tables.all)]
+                worker.turn_to(0)
                 worker.scored = False
-                yield from self._yield(owner, batch)
+                yield from self._yield(owner, batches[0])
         finally:
             if self._owner is owner:
                 self._put_back()
@@ -306,7 +326,9 @@ class _Loop:
     def _put_back(self) -> None:
         if self._aside is not None:
             worker = self._worker
-            (worker.cells, worker.given, worker.scored), self._aside = self._aside, None
+            (cells, worker.step, worker.scored), self._aside = self._aside, None
+            worker.batches = [cells]
+            worker.turn_to(0)
 
     def _yield(self, owner: Any, batch: Any) -> Iterator[Any]:
         worker = self._worker
@@ -329,16 +351,16 @@ class _Loop:
             if self.fetch == _abi.BATCH:
                 worker.progress.stands_in(request.epoch)
         place.doubtful = True
-        batch, ids, read = place.read()
-        if ids is None:
+        batches, step, read = place.read()
+        if step is None:
             place.doubtful = False
             if self.fetch == _abi.BATCH and place.last is None:
                 self._check_empty(request.epoch)
             worker.give(None)
         else:
             with worker.uninterrupted():
-                worker.give(ids)
-                self._given.append((batch, ids, read))
+                worker.give(step.joined, len(batches))
+                self._given.append((batches, step, read))
                 place.last, place.doubtful = read, False
 
     def _check_empty(self, epoch: int) -> None:
@@ -361,10 +383,12 @@ class _Loop:
                           f"the worker waits for the others{cause}", stacklevel=6)
 
     def _check_used(self) -> None:
-        worker = self._worker
+        worker, place = self._worker, self.place
         if self._use == _abi.COMPUTE and worker.cells is not None:
             raise Error(f"step {worker.progress.at_hand[0]}: the loop goes on to the next batch "
-                        "without optimizer.step(); call it once for each batch")
+                        "without optimizer.step(); call it once for each batch"
+                        + (", or with accumulate= where loader.step_ends is true: the last step of "
+                           "an epoch may have fewer batches" if place.accumulates() else ""))
         if self._use != _abi.SCORE or worker.scored:
             return
         if self.scored > 0 or self.fetch == _abi.VALIDATION_BATCH or worker.scores is not None:
@@ -397,6 +421,8 @@ class _Place:
         # An iterator, which is read once.
         self._once = hasattr(self._iterable, "__next__") and not self._told
         self._source: Any = None
+        # Batches of a step; evaluations have one.
+        self._most = loader._accumulate if stream is loader._worker.progress.reading else 1
         self._resumed: Any = None
         self._epoch: Optional[int] = None
         self._count = 0  # read in this epoch
@@ -471,6 +497,10 @@ class _Place:
             self._go_to(self.begin, self.last, self._stream.rewind)
         self.doubtful = False
 
+    def accumulates(self) -> bool:
+        """Whether a step may have several batches."""
+        return self._most > 1
+
     def repeats(self) -> bool:
         """Whether the epoch can be read again."""
         return not self._once and self.loader._repeatable
@@ -502,20 +532,27 @@ class _Place:
         """Takes the place in a checkpoint, in the epoch in which the run resumes."""
         self._resumed = resumed
 
-    def read(self) -> tuple[Any, Optional[BatchIds], Any]:
-        """The next batch with samples, its ids, and its `used`; Nones: there is no batch."""
-        while True:
+    def read(self) -> tuple[Any, Optional[StepIds], Any]:
+        """The next batches with samples, as many as make a step, their ids, and the `used` of the
+        last one; Nones: there is no batch."""
+        batches: list[Any] = []
+        parts: list[BatchIds] = []
+        while len(parts) < self._most:
             batch, ids = self._read_one()
             if ids is None:
-                return None, None, None
+                break
             self._count += 1
             self.loader._taken += 1
             if ids.samples > 0:
-                break
+                ids.freeze()
+                batches.append(batch)
+                parts.append(ids)
+        if not parts:
+            return None, None, None
         told = (copy.deepcopy(self._iterable.state_dict()), self._stream.state()) if self._told \
             else (None, None)
-        ids.freeze()
-        return batch, ids, (self._count, ids.checksum(), *told)
+        step = StepIds(parts)
+        return batches, step, (self._count, step.joined.checksum(), *told)
 
     def _read_one(self) -> tuple[Any, Optional[BatchIds]]:
         if isinstance(self._source, _OF_STORED):
@@ -541,8 +578,8 @@ class _Place:
         if not used:
             return None
         while self._count < used[0]:
-            _, ids, self.passed = self.read()
-            if ids is None:
+            _, step, self.passed = self.read()
+            if step is None:
                 raise Error(f"epoch {self._epoch}: the loader gives {self._count} batches, and the "
                             f"run has trained on {used[0]} of it; is it over other data than "
                             "before?")

@@ -230,6 +230,15 @@ class _Rows(nn.Module):
         return values.clone() if self._device is None else values.to(self._device, copy=True)
 
 
+def break_graphs() -> None:
+    """Makes calls of modules of rows graph breaks of torch.compile. Their tensors come from the
+    worker, so there is nothing to compile. Does nothing before PyTorch 2.1."""
+    if hasattr(torch, "compiler"):
+        for kind in _Rows.__subclasses__():
+            if not getattr(kind.forward, "_torchdynamo_disable", False):
+                kind.forward = torch.compiler.disable(kind.forward)
+
+
 @dataclass
 class EmbeddingBagConfig:
     """A table that the script expects, as in torchrec; compared with the job."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 import os
 import warnings
@@ -13,6 +14,7 @@ import torch
 from tandem import _abi
 from tandem._abi import Diverged, Error, check, library
 from tandem.current import current_worker
+from tandem.nn import break_graphs
 from tandem.worker import SLICE_MS, Worker
 
 
@@ -32,6 +34,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     parameters is shortened before each step, as torch.nn.utils.clip_grad_norm_ does in one process.
     If a script calls clip_grad_norm_ itself, the function sees only this worker's gradient.
 
+    clip_norm: the norm to which this worker's own gradient is shortened before it leaves: the mean
+    over its samples, of dense parameters and rows together (repeated ids merged, frozen tables left
+    out). Works with any policy and any optimizer of the job.
+
     Making it says what is trained; from then on the parameters have the initial values of rank 0.
     Those on the CPU lie in one buffer: keep the Parameter objects, and change their data in place
     only. Parameters may be on a GPU: then each step copies gradients to the host, and values back.
@@ -48,7 +54,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, optimizer: Union[torch.optim.Optimizer, torch.nn.Module, None],
                  model: Optional[torch.nn.Module] = None, loss: str = "mean",
-                 max_norm: Optional[float] = None) -> None:
+                 max_norm: Optional[float] = None, clip_norm: Optional[float] = None) -> None:
         worker = current_worker()
         if isinstance(optimizer, torch.nn.Module):
             optimizer, model = None, optimizer
@@ -57,9 +63,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
                              "parameters' names go into checkpoints")
         if loss not in ("mean", "sum"):
             raise ValueError(f"DistributedOptimizer: loss {loss!r}, expected 'mean' or 'sum'")
-        if max_norm is not None and not 0 < max_norm < math.inf:
-            raise ValueError(f"DistributedOptimizer: max_norm {max_norm}, expected a number above "
-                             "0")
+        for name, norm in (("max_norm", max_norm), ("clip_norm", clip_norm)):
+            if norm is not None and not 0 < norm < math.inf:
+                raise ValueError(f"DistributedOptimizer: {name} {norm}, expected a number above 0")
         if max_norm is not None and optimizer is None:
             raise ValueError("DistributedOptimizer: max_norm is for an optimizer of torch; for "
                              "the job's optimizer set dense { optimizer { clip_norm: ... } }")
@@ -74,15 +80,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
                         "call DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
         self._worker: Worker = worker
         self._torch, self._loss = optimizer, loss
+        self._scaler_saw_rows = False
+        if clip_norm is not None:
+            check(library().tandem_clip_norm(worker.handle, clip_norm))
         self._parameters = worker.optimizer = _Parameters(worker, model, optimizer, max_norm)
+        if optimizer is not None:  # whose class has imported the compiler, which takes seconds
+            break_graphs()
         worker.progress.restore(worker.rank, worker.world_size, model, optimizer)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """GradScaler.step() looks for this name before it touches a gradient."""
-        raise Error("torch's GradScaler divides gradients of dense parameters by its scale, and "
-                    "leaves those of rows so many times too large; train without it: "
-                    "torch.autocast with bfloat16 needs no scale")
+        """GradScaler.step() looks for this name before it touches a gradient. True: step() is
+        called also after an overflow, with the scaler's results in grad_scale and found_inf."""
+        if not hasattr(torch.amp, "GradScaler"):
+            raise Error(f"GradScaler needs PyTorch 2.3 or later, and this is {torch.__version__}; "
+                        "train without it: torch.autocast with bfloat16 needs no scale")
+        return True
 
     def _of_script(self, name: str) -> Any:
         if self._torch is None:
@@ -94,7 +107,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of the script's optimizer. An Error for the job's."""
+        """The groups of the script's optimizer. An Error for the job's. GradScaler, which divides
+        the gradients in them and looks for overflows, gets all that has a gradient: rows, too."""
+        caller = inspect.currentframe().f_back  # type: ignore[union-attr]
+        if caller is not None and caller.f_code.co_name == "_unscale_grads_":
+            self._scaler_saw_rows = True
+            return [{"params": self._parameters.with_gradients()}]
         return self._of_script("param_groups")
 
     @property
@@ -133,9 +151,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Optional[Callable[[], Any]] = None,
              loss: Optional[SupportsFloat] = None) -> None:
-        """Ends the step of the batch at hand. loss: its value, for progress lines. closure: must be
-        None (else ValueError). An Error: there is no batch or no gradient, or a gradient is
-        infinite or NaN."""
+        """Ends the step of the batch at hand. loss: its value, for progress lines; with
+        accumulate= the mean over the step. closure: must be None (else ValueError). An Error: there
+        is no batch or no gradient, or a gradient is infinite or NaN. If a GradScaler calls this
+        function after an overflow, the step counts as one without samples of this worker."""
         worker, parameters = self._worker, self._parameters
         if closure is not None:
             raise ValueError("step(closure): a closure would compute a step twice; call backward() "
@@ -143,37 +162,52 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if worker.cells is None:
             raise Error("optimizer.step() without a batch: call it once for each batch of a "
                         "tandem.DataLoader, after loss.backward()")
-        cells = {name: c.grad for name, c in worker.cells.items()}
-        if not parameters.reached and all(g is None for g in cells.values()):
+        if worker.at + 1 < len(worker.batches):
+            raise Error(f"optimizer.step() after batch {worker.at + 1} of {len(worker.batches)} of "
+                        "the step (accumulate): call it after the last one, where "
+                        "loader.step_ends is true")
+        gradients = worker.row_gradients()
+        if not parameters.reached and all(g is None for g in gradients):
             raise Error("optimizer.step() without gradients: call loss.backward() first")
         parameters.check_unfrozen()
-        gradient = parameters.collect()
-        n = worker.given.samples
-        scale = float(n) if self._loss == "mean" else 1.0
+        dense = parameters.collect()
+        scale = float(worker.step.joined.samples) if self._loss == "mean" else 1.0
         value = _abi.NO_LOSS if loss is None else float(loss) * scale
         if loss is not None and value == _abi.NO_LOSS:
             value = math.nan  # the job ends, as for any loss that is not finite
-        self._check_finite(gradient, cells.values())
-        keep: list[torch.Tensor] = []
-        pointers: list[Optional[int]] = []
-        sizes: list[int] = []
-        for table in worker.tables.all:
-            rows = cells[table.name]
-            if rows is not None:
-                rows = rows.to(torch.float32).contiguous()
-                keep.append(rows)
-            pointers.append(None if rows is None else rows.data_ptr())
-            sizes.append(0 if rows is None else rows.numel())
+        overflowed, of_scaler = self._take_scaler()
+        if not overflowed:
+            self._check_finite(dense, gradients)
+        rows = [g if g is None else g.to(torch.float32).contiguous() for g in gradients]
+        pointers = [None if g is None else g.data_ptr() for g in rows]
+        sizes = [0 if g is None else g.numel() for g in rows]
         with worker.uninterrupted():
-            check(library().tandem_finish(
-                worker.handle, value, (ctypes.c_void_p * len(pointers))(*pointers),
-                (ctypes.c_int64 * len(sizes))(*sizes),
-                gradient.data_ptr() if gradient.numel() else None, scale))
+            if overflowed:
+                check(library().tandem_skip(worker.handle))
+            else:
+                check(library().tandem_finish(
+                    worker.handle, value, (ctypes.c_void_p * len(pointers))(*pointers),
+                    (ctypes.c_int64 * len(sizes))(*sizes),
+                    dense.data_ptr() if dense.numel() else None, scale / of_scaler))
             worker.cells, parameters.reached, worker.stepping = None, False, True
         done = worker.next(of_step=True)
         worker.stepping = False
         if done.kind != _abi.STEP_DONE:
             raise Error("the worker lost its place after a step")  # a bug of this package
+
+    def _take_scaler(self) -> tuple[bool, float]:
+        """Whether a GradScaler that calls step() has found an overflow, and the scale by which it
+        has left the gradients too large."""
+        found: Any = getattr(self, "found_inf", None)
+        scale: Any = getattr(self, "grad_scale", None)
+        if found is None:
+            return False, 1.0
+        if not self._scaler_saw_rows:
+            raise Error(f"the GradScaler of PyTorch {torch.__version__} has not looked at the "
+                        "gradients of rows: it works in another way than this version of Tandem "
+                        "knows; train without it")
+        self._scaler_saw_rows = False
+        return float(found) > 0, 1.0 if scale is None else float(scale)
 
     def _check_finite(self, dense: torch.Tensor, cells: Iterable[Optional[torch.Tensor]]) -> None:
         for part in [dense, *[c for c in cells if c is not None]]:
@@ -280,13 +314,23 @@ class _Parameters:
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         self.reached = False
-        for cells in (self._worker.cells or {}).values():
+        for cells in self._cells():
             cells.grad = None
         for _, p in self._named:
             if set_to_none:
                 p.grad = None
             elif p.grad is not None:
                 p.grad = p.grad.detach().zero_()
+
+    def _cells(self) -> list[torch.Tensor]:
+        """The rows of the batches of the step at hand."""
+        worker = self._worker
+        return [] if worker.cells is None else [cells for batch in worker.batches
+                                                for cells in batch.values()]
+
+    def with_gradients(self) -> list[torch.Tensor]:
+        """Dense parameters and rows, of which backward() gives gradients."""
+        return [p for _, p in self._named] + self._cells()
 
     def after_next(self) -> None:
         """The worker has returned to the script, and the job's optimizer may have stepped."""

@@ -1,6 +1,7 @@
 """Ids of a batch and their rows, with torchrec's names and shapes."""
 from __future__ import annotations
 
+import copy
 import ctypes
 import zlib
 from typing import Any, Iterable, Optional, Sequence, Union
@@ -309,6 +310,21 @@ def one_field(name: str, value: Any, include_last_offset: Optional[bool] = None)
     return FieldIds(name, value)
 
 
+def _joined_field(name: str, parts: Sequence[tuple[Optional[FieldIds], int]]) -> FieldIds:
+    """The field in a batch of all samples of several batches. parts: the field there, or None if
+    the batch lacks it; and the number of its samples."""
+    there = [field for field, _ in parts if field is not None]
+    offsets = weights = None
+    if len(there) < len(parts) or any(field.offsets is not None for field in there):
+        offsets = _offsets_of(torch.cat([
+            torch.zeros(samples, dtype=torch.int64) if field is None else field.bounds().diff()
+            for field, samples in parts]))
+    if any(field.weights is not None for field in there):
+        weights = torch.cat([torch.ones(field.ids.shape) if field.weights is None else field.weights
+                             for field in there])
+    return FieldIds(name, torch.cat([field.ids for field in there]), offsets, weights)
+
+
 class BatchIds:
     """The ids of a batch, by field, from one of these forms:
 
@@ -406,6 +422,22 @@ class BatchIds:
         for field in self._fields.values():
             field.freeze()
 
+    @staticmethod
+    def joined(parts: Sequence[BatchIds]) -> BatchIds:
+        """The ids of several batches as those of one, sample after sample."""
+        if len(parts) == 1:
+            return parts[0]
+        out = copy.copy(parts[0])
+        out.samples = sum(part.samples for part in parts)
+        out.columns, out._fields, out._rows = None, {}, {}
+        if all(part.columns is not None for part in parts):
+            out.columns = torch.cat([part.columns for part in parts])
+            return out
+        for name in dict.fromkeys(name for part in parts for name in part.fields):
+            out._fields[name] = _joined_field(name, [(part.fields.get(name), part.samples)
+                                                     for part in parts])
+        return out
+
     def check_has(self, names: Iterable[str]) -> None:
         """ValueError: the batch has no ids of one of these fields."""
         has: Any = self._fields if self.columns is None else self._names
@@ -496,3 +528,45 @@ class BatchIds:
                     field.fill(given[place])
         return given, (ctypes.c_uint8 * max(1, len(tables.all)))(
             *[table.name in tables.unpooled for table in tables.all])
+
+
+class StepIds:
+    """The ids of a step: of its batches, one after the other, and of all of them joined."""
+
+    def __init__(self, parts: Sequence[BatchIds]) -> None:
+        self.parts, self.joined = parts, BatchIds.joined(parts)
+
+    def split(self, table: Table, unpooled: bool, cells: torch.Tensor) -> list[torch.Tensor]:
+        """The cells of each batch, of those of all."""
+        if len(self.parts) == 1:
+            return [cells]
+        return [torch.cat([cells[place] for place in places])
+                for places in self._places(table, unpooled)]
+
+    def join(self, table: Table, unpooled: bool, like: Sequence[torch.Tensor]
+             ) -> Optional[torch.Tensor]:
+        """The gradients of the cells that split() has made, joined; None: there are none."""
+        if len(self.parts) == 1 or all(cells.grad is None for cells in like):
+            return like[0].grad
+        count = self.joined.count(table) if unpooled else self.joined.samples
+        out = like[0].new_zeros(count, *like[0].shape[1:])
+        for cells, places in zip(like, self._places(table, unpooled)):
+            if cells.grad is not None:
+                sizes = [place.stop - place.start for place in places]
+                for place, gradient in zip(places, cells.grad.split(sizes)):
+                    out[place] += gradient
+        return out
+
+    def _places(self, table: Table, unpooled: bool) -> list[list[slice]]:
+        """For each batch, where its cells are among those of all: cells of ids follow one another
+        field by field, in each field batch by batch. Batches share the cells of fixed ids."""
+        begin, places = 0, [[] for _ in self.parts]
+        for name in table.fields if unpooled else [""]:
+            count = 0
+            for part, of_part in zip(self.parts, places):
+                begin += 0 if name in part._fixed else count
+                field = part.rows(name) if unpooled else None
+                count = part.samples if not unpooled else field.ids.numel() if field else 0
+                of_part.append(slice(begin, begin + count))
+            begin += count
+        return places

@@ -17,7 +17,7 @@ from tandem._abi import Diverged, Error, check, library
 from tandem.local import LocalCluster
 from tandem.lookup import Lookup
 from tandem.progress import Progress
-from tandem.sparse import BatchIds
+from tandem.sparse import BatchIds, StepIds
 from tandem.tables import Table, Tables
 
 SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
@@ -61,8 +61,9 @@ class Worker:
     fails. process: the one that joined. optimizer: of the script, once there is one; the job begins
     with it. progress: where the script stands.
     cells: of the batch at hand, a tensor by table; None: there is no batch. given: its ids, as the
-    loader gave them. scored: the batch at hand has scores, or needs none. stepping: its gradients
-    were given, and its step is not done. train_loop, test_loop: the last loop over batches of an
+    loader gave them. step: the ids of the step, which may have several batches; batches: their
+    cells; at: the batch at hand. scored: the batch at hand has scores, or needs none. stepping: its
+    gradients were given, and its step is not done. train_loop, test_loop: the last loop over batches of an
     epoch, and of an evaluation; looping: the one whose body runs.
     """
 
@@ -84,6 +85,9 @@ class Worker:
         self.optimizer: Any = None   # optim._Parameters
         self.cells: Optional[dict[str, torch.Tensor]] = None
         self.given: Optional[BatchIds] = None
+        self.step: Any = None        # StepIds
+        self.batches: list[dict[str, torch.Tensor]] = []
+        self.at = 0
         self.scored, self.stepping = True, False
         self.train_loop: Any = None  # data._Loop
         self.test_loop: Any = None   # data._Loop
@@ -167,23 +171,42 @@ class Worker:
             self.optimizer.update()
         check(library().tandem_updated(self.handle))
 
-    def give(self, ids: Optional[BatchIds]) -> None:
-        """Answers a request for a batch. None: there are no more."""
+    def give(self, ids: Optional[BatchIds], batches: int = 1) -> None:
+        """Answers a request for a batch. None: there are no more. batches: how many of the script's
+        make it."""
+        most = library().tandem_batch(self.handle)
+        if ids is not None and batches > 1 and ids.samples > most:
+            raise ValueError(f"the {batches} batches of a step (accumulate) have {ids.samples} "
+                             f"samples together, and train.batch_size is {most}; raise it, or "
+                             "accumulate fewer")
         samples, fields = (0, (None, None)) if ids is None else (ids.samples, ids.fill(self.tables))
         check(library().tandem_give(self.handle, samples, *fields))
 
-    def begin(self, request: _abi.Request, ids: BatchIds, gradients: bool) -> None:
-        """Reads the cells of the batch at hand: by table a tensor [samples, fields, dim], or [ids,
-        dim] of a table whose ids are cells."""
-        self.cells, self.given = {}, ids
+    def begin(self, request: _abi.Request, step: StepIds, gradients: bool) -> None:
+        """Reads the cells of the batches of a step: by table a tensor [samples, fields, dim], or
+        [ids, dim] of a table whose ids are cells. The first batch is at hand."""
+        self.step, self.batches = step, [{} for _ in step.parts]
         for table in self.tables.all:
-            if table.name in self.tables.unpooled:
-                shape = (ids.count(table), table.dim)
+            unpooled = table.name in self.tables.unpooled
+            if unpooled:
+                shape = (step.joined.count(table), table.dim)
             else:
                 shape = (request.samples, len(table.fields), table.dim)
             cells = torch.empty(shape, dtype=torch.float32)
             check(library().tandem_rows(self.handle, table.index, cells.data_ptr(), cells.numel()))
-            self.cells[table.name] = cells.requires_grad_(gradients)
+            for batch, of_batch in zip(self.batches, step.split(table, unpooled, cells)):
+                batch[table.name] = of_batch.requires_grad_(gradients)
+        self.turn_to(0)
+
+    def turn_to(self, batch: int) -> None:
+        """A batch of the step is at hand."""
+        self.at, self.cells, self.given = batch, self.batches[batch], self.step.parts[batch]
+
+    def row_gradients(self) -> list[Optional[torch.Tensor]]:
+        """Of each table, the gradient of the cells of the step; None: zeros."""
+        return [self.step.join(table, table.name in self.tables.unpooled,
+                               [batch[table.name] for batch in self.batches])
+                for table in self.tables.all]
 
     def score(self, logits: Optional[int] = None, labels: Optional[int] = None,
               samples: int = 0) -> None:

@@ -178,6 +178,92 @@ TEST_F(PythonTest, ATiedTableOfSequencesIsTorchsEmbedding) {
   }
 }
 
+constexpr char kStepsJob[] = R"(
+seed: 5
+cluster { workers: 2 servers: 2 }
+data { format: PROGRAM }
+table {
+  name: "items" dim: 4 field: "a" field: "b" initializer { kind: CONSTANT scale: 0.1 }
+  optimizer { kind: SGD learning_rate: 1 }
+}
+table {
+  name: "tokens" dim: 4 field: "t" field: "u" ids_per_field: 4
+  initializer { kind: CONSTANT scale: 0.1 } optimizer { kind: SGD learning_rate: 1 }
+}
+dense { optimizer { kind: PROGRAM } }
+policy { kind: BSP }
+model { program {} }
+train { batch_size: 36 epochs: 2 prefetch_steps: 1 }
+)";
+
+// What tests/python/steps.py does with gradients, against plain PyTorch in one process.
+class PythonStepsTest : public PythonTest {
+ protected:
+  void SetUp() override {
+    PythonTest::SetUp();
+    WriteTextFile(folder_.File("job.textproto"), kStepsJob);
+  }
+  RunResult Train(const std::string& way, std::vector<std::string> set, int workers = 2) {
+    set.push_back(absl::StrCat("cluster.workers=", workers));
+    RunArguments arguments = Arguments(script_, set);
+    arguments.flags.insert(arguments.flags.end(), {"--", "train", way});
+    const RunResult run = RunJob(arguments, kLimit);
+    EXPECT_TRUE(run.ok()) << way << "\n" << run.DebugString();
+    out_ = arguments.out;
+    return run;
+  }
+  void ExpectSameAsPlain(const std::string& way, const std::vector<std::string>& set,
+                         int workers = 2) {
+    Train(way, set, workers);
+    const RunResult compared = Python({script_, "compare", out_, absl::StrCat(workers), way});
+    EXPECT_TRUE(compared.ok()) << way << "\n" << compared.DebugString();
+    std::cout << way << ", " << workers << " workers: " << compared.output;
+  }
+  bool HasScaler() {
+    return Python({"-c", "import torch, sys; sys.exit(not hasattr(torch.amp, 'GradScaler'))"}).ok();
+  }
+
+  const std::string script_ = SourcePath("tests/python/steps.py");
+  const std::vector<std::string> of_job_ = {
+      "dense={synchroniser: SERVERS optimizer {kind: SGD learning_rate: 0.1}}"};
+  std::string out_;
+};
+
+TEST_F(PythonStepsTest, AccumulatesBatchesAndShortensGradients) {
+  ExpectSameAsPlain("accumulate", {});
+  ExpectSameAsPlain("clip+job", of_job_);
+  ExpectSameAsPlain("accumulate+clip", {}, 1);
+  const RunResult run = Train("accumulate+clip", {"policy={kind: SSP bound: 1}"});
+  EXPECT_EQ(run.summary["steps"], 2 * 7);
+  EXPECT_EQ(run.summary["samples"], 2 * (20 * 12 + 10 * 5));
+  EXPECT_FALSE(run.summary.contains("skipped_steps"));
+}
+
+// A step that overflows on one worker counts for the other one alone. One that overflows on both is
+// no step of an optimizer, and not the end of the epoch.
+TEST_F(PythonStepsTest, SkipsStepsThatOverflow) {
+  if (!HasScaler()) GTEST_SKIP() << "GradScaler for the processor needs PyTorch 2.3";
+  constexpr int kSamples = 2 * (20 * 12 + 10 * 5), kSkipped = 2 * 12 + 3 * 5;
+  ExpectSameAsPlain("scaler", {});
+  ExpectSameAsPlain("scaler+job", of_job_);
+  ExpectSameAsPlain("scaler+job", {"dense={optimizer {kind: SGD learning_rate: 0.1}}"}, 1);
+  for (const char* const policy : {"BSP", "ASP", "GBA batches: 2", "BACKUP_WORKERS backups: 1"}) {
+    const RunResult run =
+        Train("scaler+job", {of_job_[0], absl::StrCat("policy={kind: ", policy, "}")});
+    EXPECT_EQ(run.summary["skipped_steps"], 5) << policy;
+    EXPECT_EQ(run.summary["by_worker"][1]["skipped_steps"], 3) << policy;
+    EXPECT_EQ(run.summary["samples"], kSamples - kSkipped) << policy;
+    EXPECT_EQ(run.summary["updates"]["sent"], run.summary["updates"]["arrived"]) << policy;
+  }
+}
+
+TEST_F(PythonStepsTest, ACompiledModuleTrainsLikeAnEagerOne) {
+  if (!Python({"-c", "import torch, sys; sys.exit(not hasattr(torch, 'compiler'))"}).ok()) {
+    GTEST_SKIP() << "torch.compile needs PyTorch 2.1";
+  }
+  ExpectSameAsPlain("compile", {}, 1);
+}
+
 TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
   const RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
   const RunResult run = RunJob(arguments, kLimit);

@@ -128,6 +128,9 @@ refused("name of reported value 0: a null",
         lib.tandem_report(handle, 1, texts(None), (ctypes.c_double * 1)(1), 0, 1))
 refused("the program's state was given, but the worker wants",
         lib.tandem_checkpoint_state(handle, b"abc", 3))
+refused("the gradients of a step was given, but the worker wants", lib.tandem_skip(handle))
+for norm in -1, float("nan"), float("inf"):
+    refused(f"tandem_clip_norm: {norm}, expected 0 or", lib.tandem_clip_norm(handle, norm))
 request, given, done = _abi.Request(), {}, set()
 refused("request: a null", lib.tandem_next(handle, 1, None))
 refused("worker: a null", lib.tandem_next(None, 1, ctypes.byref(request)))

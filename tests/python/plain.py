@@ -23,7 +23,7 @@ from tandem.current import made_for
 from tandem.nn import _check_field, _same
 from tandem.optim import check_gpu
 from tandem.packing import pack, unpack
-from tandem.sparse import BatchIds, KeyedJaggedTensor
+from tandem.sparse import BatchIds, KeyedJaggedTensor, StepIds
 from tandem.tables import Table, Tables
 
 
@@ -355,6 +355,31 @@ for wrong, text in (({"city": (values, ends.view(3, 1))}, "offsets of field 'cit
 for wrong, hint in ((torch.ones(3), ".long()"), (numpy.array(["a"] * 3), "hash texts"),
                     (["a"] * 3, "hash texts")):
     refused(hint, BatchIds, tables, {"city": wrong})
+
+# The batches of a step are joined sample after sample, and the cells of each are found again.
+jagged = {"city": (values, ends[:2], torch.arange(3.)), "offer": matrix[:2, 1]}
+for given, city, bounds in (
+        ([matrix, matrix[:2]], [1, 2, 3, 1, 2], [0, 1, 2, 3, 4, 5]),
+        ([{"offer": matrix[:, 1]}, matrix[:2]], [1, 2], [0, 0, 0, 0, 1, 2]),
+        ([jagged, matrix], [1, 2, 3, 1, 2, 3], [0, 2, 3, 4, 5, 6])):
+    step = StepIds([BatchIds(tables, part) for part in given])
+    assert step.joined.samples == len(bounds) - 1
+    field = step.joined.fields["city"]
+    assert field.ids.tolist() == city and field.bounds().tolist() == bounds, given
+    assert step.joined.fields["offer"].ids.tolist() == [
+        i for part in step.parts for i in part.fields["offer"].ids.tolist()]
+assert field.weights.tolist() == [0, 1, 2, 1, 1, 1]
+for unpooled, shape, begins in ((False, (5, 2, 4), ([0, 1], [2, 3, 4])),
+                                (True, (11, 4), ([0, 1, 2, 6, 7], [3, 4, 5, 8, 9, 10]))):
+    cells = torch.arange(float(shape[0])).view(-1, *[1] * (len(shape) - 1)).expand(shape)
+    parts = [part.clone().requires_grad_() for part in step.split(tables.all[0], unpooled, cells)]
+    for part, places in zip(parts, begins):
+        assert part.flatten(1)[:, 0].tolist() == places and part.shape[1:] == shape[1:], part
+    assert step.join(tables.all[0], unpooled, parts) is None
+    parts[1].grad = parts[1].detach() + 1
+    joined = step.join(tables.all[0], unpooled, parts)
+    wanted = [place + 1 if place in begins[1] else 0 for place in range(shape[0])]
+    assert joined.shape == shape and joined.flatten(1)[:, -1].tolist() == wanted, joined
 
 # Ids on a device are refused, not read there. (Tensors without memory stand for those of a GPU.)
 far = torch.empty(3, dtype=torch.int64, device="meta")

@@ -85,6 +85,9 @@ refused("parameter 0.weight has no shape yet: call its layer once", tandem.Distr
         torch.optim.SGD(model.parameters(), .1), lazy)
 refused("max_norm 0, expected a number above 0", tandem.DistributedOptimizer,
         torch.optim.SGD(model.parameters(), .1), model, max_norm=0)
+refused("clip_norm inf, expected a number above 0", tandem.DistributedOptimizer, model,
+        clip_norm=float("inf"))
+refused("accumulate=0, expected 1 or more", tandem.DataLoader, [], accumulate=0)
 refused("max_norm is for an optimizer of torch", tandem.DistributedOptimizer, model, max_norm=1)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 assert tandem.job() is job
@@ -100,7 +103,8 @@ else:
                              return_value=False):
         scaler = torch.cuda.amp.GradScaler()
 scaler._lazy_init_scale_growth_tracker(torch.device("cpu"))
-refused("torch's GradScaler divides gradients of dense parameters", scaler.step, optimizer)
+refused("without a batch" if hasattr(torch.amp, "GradScaler") else
+        "GradScaler needs PyTorch 2.3 or later, and this is 1.13", scaler.step, optimizer)
 rows_alone = nn.ModuleDict({"city": tandem.EmbeddingBag("city"), "offer": model.rows})
 for calls, text in {
         (lambda: list(model.parameters()), model.zero_grad, rows_alone.zero_grad,
@@ -128,6 +132,8 @@ for text, batch in {
             {"city": (torch.zeros(300, dtype=torch.int64), torch.tensor([0, 300]))},
 }.items():
     refused(text, lambda: next(iter(tandem.DataLoader([batch], features=lambda b: b))))
+refused("the 11 batches of a step (accumulate) have 66 samples together, and train.batch_size is "
+        "64", lambda: next(iter(tandem.DataLoader([ids] * 11, accumulate=11))))
 refused("job.evaluate takes a tandem.DataLoader", job.evaluate, [ids])
 refused("job.evaluate(data='valid'): expected 'test' or 'validation'", job.evaluate, loader,
         data="valid")

@@ -14,6 +14,10 @@ namespace tandem::worker {
 namespace {
 
 constexpr int64_t kFirstBucketShare = 4;
+// n of a skipped step. Rounding removes it from a sum with samples of other workers, so it changes
+// no mean. If all workers with data have skipped the step, the sum is above 0, and the epoch goes
+// on.
+constexpr float kSkipped = 0x1p-40f;
 
 bool SamplesApart(const AllReduceGradients::Options& options) {
   return options.wire != collectives::DataType::kF32 || options.codec ||
@@ -94,9 +98,9 @@ void AllReduceGradients::Begin(absl::Span<float> gradient, const Step& step) {
   const auto count = static_cast<size_t>(dense_.count());
   TANDEM_CHECK(stage_ == Stage::kIdle && gradient.size() > count);
   gradient_ = gradient;
-  gradient_[count] = samples_apart_ ? 0 : static_cast<float>(step.samples);
+  samples_ = step.skipped ? kSkipped : static_cast<float>(step.samples);
+  gradient_[count] = samples_apart_ ? 0 : samples_;
   step_ = step.number;
-  samples_ = static_cast<float>(step.samples);
   ready_from_ = dense_.count();
   reduced_ = 0;
   closed_ = false;
@@ -205,7 +209,7 @@ void AllReduceGradients::OnDone() {
       break;
     // Without samples there is nothing for a codec to divide by, so the gradient is not sent.
     case Stage::kSamples:
-      stage_ = options_.codec && samples_ > 0 ? Stage::kReduce : Stage::kClose;
+      stage_ = options_.codec && samples_ >= 1 ? Stage::kReduce : Stage::kClose;
       break;
     case Stage::kGather:
       if (options_.rank == 0) dense_.SetAllSlots(std::move(gathered_slots_));
@@ -230,6 +234,7 @@ void AllReduceGradients::Apply() {
   last = 0;  // the element is padding again
   stage_ = Stage::kIdle;
   if (samples_of_all_ == 0) return BeginCompare();
+  if (samples_of_all_ < 1) return;  // skipped by all
   dense_.Apply(gradient_, optim::FoldFactor(samples_of_all_));
   if (options_.sharded_optimizer) stage_ = Stage::kValues;
 }

@@ -91,9 +91,9 @@ void LocalSteps::Close() {
   TANDEM_CHECK(stage_ == Stage::kStep);
   if (step_.samples > 0) {
     dense_.Apply(gradient_, optim::FoldFactor(static_cast<double>(step_.samples)));
-    ++own_steps_;
     own_samples_ += step_.samples;
   }
+  if (step_.samples > 0 || step_.skipped) ++own_steps_;
   ++steps_;
   stage_ = Stage::kIdle;
   if (steps_ == options_.every || step_.last) PrepareSyncRound(Stage::kSyncRound);
@@ -111,15 +111,14 @@ void LocalSteps::EndTogether() {
 void LocalSteps::PrepareSyncRound(Stage stage) {
   stage_ = stage;
   std::fill(buffer_.begin(), buffer_.end(), 0.0f);
-  if (own_steps_ == 0) return;
+  share().end()[1 + options_.rank] = static_cast<float>(own_steps_);
+  if (own_samples_ == 0) return;
   // A single worker has weight 1, so that it gets back exactly what it brings.
   const double full = static_cast<double>(options_.batch) * static_cast<double>(options_.every);
   const float weight =
       options_.ranks == 1 ? 1.0f : static_cast<float>(static_cast<double>(own_samples_) / full);
   WriteShare(weight, share());
-  float* const tail = share().end();
-  tail[0] = weight;
-  tail[1 + options_.rank] = static_cast<float>(own_steps_);
+  *share().end() = weight;
 }
 
 const DenseReduction::Request* LocalSteps::Next() {
@@ -156,9 +155,9 @@ LocalSteps::SyncRound LocalSteps::SyncRoundOf() const {
 }
 
 void LocalSteps::EndSyncRound() {
-  // The worker with the most steps with samples says how many steps of the period were trained: a
+  // The worker with the most steps with a batch says how many steps of the period were trained: a
   // worker without data gets no more in this epoch, so all steps after these were empty for all
-  // workers. The epoch is over if no step had samples, or if the policies said so (step_.last).
+  // workers. The epoch is over if no step had a batch, or if the policies said so (step_.last).
   const auto with_samples = absl::MakeConstSpan(buffer_).subspan(dense_.values().size() + 1);
   const auto most =
       static_cast<int64_t>(*std::max_element(with_samples.begin(), with_samples.end()));
@@ -166,7 +165,11 @@ void LocalSteps::EndSyncRound() {
   samples_of_all_ = static_cast<double>(sync_round.weight) * static_cast<double>(options_.batch) *
                     static_cast<double>(options_.every);
   if (most > 0) {
-    TakeSyncRound(sync_round);
+    if (sync_round.weight > 0) {
+      TakeSyncRound(sync_round);
+    } else {  // all workers with data have skipped their steps
+      samples_of_all_ = kUnknown;
+    }
     empty_before_ = steps_ - most;
   } else {
     samples_of_all_ = 0;

@@ -9,7 +9,7 @@
 //
 // A sync round is one all-reduce, `every` steps after the last one. With its share of the model
 // each worker sends its weight (its samples since the last sync round, divided by those of `every`
-// full batches) and, in an element of its own, the number of its steps with samples. A worker
+// full batches) and, in an element of its own, the number of its steps with a batch. A worker
 // without samples since the last sync round adds zeros. Such a worker does not hold the others
 // back, and takes their result.
 //
@@ -124,12 +124,12 @@ class LocalSteps : public DenseReduction {
   bool under_way_ = false;
   absl::Span<float> gradient_;
   Step step_;
-  // The model, then the weight, then by worker the number of its steps with samples.
+  // The model, then the weight, then by worker the number of its steps with a batch.
   std::vector<float> buffer_;
 
   // Since the last sync round.
   int64_t steps_ = 0;      // steps taken, including empty ones
-  int64_t own_steps_ = 0;  // steps with samples of this worker
+  int64_t own_steps_ = 0;  // steps with a batch of this worker
   int64_t own_samples_ = 0;
   int64_t empty_before_ = 0;   // trailing steps of the last period without samples
   bool shows_model_ = false;   // the parameters are the model (ShowModel)

@@ -143,6 +143,14 @@ class RangeTest : public ::testing::Test {
     }
     EXPECT_EQ(range_->Admit(now_, /*incarnation=*/1, step, std::move(update), false), want);
   }
+  void Skip(int rank, int64_t step) {
+    server::HeldUpdate update;
+    update.rank = rank;
+    update.step = step;
+    update.skipped = true;
+    EXPECT_EQ(range_->Admit(now_, /*incarnation=*/1, step, std::move(update), false),
+              server::Range::Admission::kAdmitted);
+  }
   // Worker `rank` reads the row for `step`, as a shard would have answered it.
   void Read(int rank, int64_t step) {
     const float row = Row();
@@ -262,6 +270,39 @@ TEST_F(RangeTest, AStepIsFoldedAndMovedInRankOrderWhateverTheOrderOfArrival) {
     Give(2, 0, gradients[2], 1);
     EXPECT_EQ(Row(), 100 - 3.0f / 4);
   }
+}
+
+// A skipped step adds nothing to the mean. If all skip it, the version moves, and readers do not
+// take it for the end of the data, also after a move.
+TEST_F(RangeTest, AStepMayBeSkipped) {
+  Policy config;
+  config.set_kind(Policy::BSP);
+  const auto policy = *policies::NewUpdatePolicy(config, 2);
+  table_.workers = 2;
+  Use(*policy);
+  Give(0, 0, 8, 4);
+  Skip(1, 0);
+  EXPECT_EQ(Row(), 100 - 8.0f / 4);
+  Skip(1, 1);
+  const server::RangeImage image = ImageOf(*range_);
+  Use(*policy);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  Skip(0, 1);
+  EXPECT_EQ(range_->progress().version, 2);
+  EXPECT_EQ(Row(), 98);
+  EXPECT_EQ(range_->last_closed_samples(), 1u);
+  for (const int rank : {0, 1}) Give(rank, 2, 0, 0, /*rows=*/false);
+  EXPECT_EQ(range_->progress().version, 3);
+  EXPECT_EQ(range_->last_closed_samples(), 0u);
+}
+
+TEST_F(RangeTest, ASkippedStepHasItsPlaceInABatch) {
+  Give(0, 0, 2, 2);
+  Skip(1, 0);
+  EXPECT_EQ(range_->progress().version, 0);
+  Give(2, 0, 6, 1);  // counts a third
+  EXPECT_EQ(range_->progress().version, 1);
+  EXPECT_EQ(Row(), 100 - (2 + 6.0f / 3) / 3);
 }
 
 // As after a load from several files, each with a part of an update.

@@ -38,12 +38,14 @@ class AllReduceGradientsTest : public ::testing::Test {
       reductions_.push_back(std::make_unique<worker::AllReduceGradients>(*dense_[r], options));
     }
   }
-  // Worker r has `n[r]` samples with a gradient of n[r] everywhere.
-  void Begin(int64_t n0, int64_t n1) {
+  // Worker r has `n[r]` samples with a gradient of n[r] everywhere. `skipped`: workers without
+  // samples have skipped their batch.
+  void Begin(int64_t n0, int64_t n1, bool skipped = false) {
     const int64_t n[] = {n0, n1};
     for (int r = 0; r < 2; ++r) {
       std::fill_n(gradients_[r].begin(), kCount, static_cast<float>(n[r]));
-      reductions_[r]->Begin(absl::MakeSpan(gradients_[r]), {0, n[r]});
+      reductions_[r]->Begin(absl::MakeSpan(gradients_[r]),
+                            {0, n[r], /*last=*/false, skipped && n[r] == 0});
     }
   }
   void Ready(int64_t first) {
@@ -162,6 +164,30 @@ TEST_F(AllReduceGradientsTest, AStepWithoutSamplesChangesNothing) {
   }
 }
 
+TEST_F(AllReduceGradientsTest, ASkippedStepAddsNothingAndDoesNotEndTheEpoch) {
+  for (const bool sharded : {false, true}) {
+    dense_.clear();
+    gradients_.clear();
+    reductions_.clear();
+    worker::AllReduceGradients::Options options;
+    options.sharded_optimizer = sharded;
+    options.compares = true;
+    Make(options);
+    Begin(0, 0, /*skipped=*/true);
+    Close();
+    RunAll();
+    EXPECT_TRUE(reductions_[0]->over());
+    EXPECT_GT(reductions_[0]->samples_of_all(), 0);
+    EXPECT_THAT(dense_[0]->values(), ::testing::Each(0.0f));
+    Begin(0, 3, /*skipped=*/true);
+    Close();
+    RunAll();
+    EXPECT_EQ(reductions_[0]->samples_of_all(), 3);
+    ExpectOneStepOfTheMean();
+    EXPECT_EQ(asked_.back().type, collectives::DataType::kF32) << "no digests";
+  }
+}
+
 TEST_F(AllReduceGradientsTest, ReplicasAreComparedAsAnEpochEnds) {
   for (const bool apart : {false, true}) {
     dense_.clear();
@@ -259,6 +285,10 @@ TEST_F(AllReduceGradientsTest, ACodecIsToldTheSamplesOfAllAndNotAskedWithoutAny)
   RunAll();
   EXPECT_EQ(asked_.size(), 1u);
   EXPECT_TRUE(reductions_[0]->over());
+  Begin(0, 0, /*skipped=*/true);
+  Close();
+  RunAll();
+  EXPECT_EQ(asked_.size(), 2u) << "the samples alone";
 }
 
 TEST(ReplicaDigestsTest, WhoDiffersIsAtFault) {

@@ -82,12 +82,15 @@ class Workers {
   }
   int ranks() const { return static_cast<int>(reductions.size()); }
 
-  // Step `number`: worker r has `samples[r]`, and a gradient that depends on all there is.
-  void Step(int64_t number, const std::vector<int64_t>& samples, bool last = false) {
+  // Step `number`: worker r has `samples[r]`, and a gradient that depends on all there is. -1: the
+  // worker has skipped its batch.
+  void Step(int64_t number, std::vector<int64_t> samples, bool last = false) {
     for (int r = 0; r < ranks(); ++r) {
+      const bool skipped = samples[r] < 0;
+      if (skipped) samples[r] = 0;
       if (samples[r] > 0) reductions[r]->BeforeStep();
       Gradient(number, r, samples[r], dense[r]->values(), &gradients[r]);
-      reductions[r]->Begin(absl::MakeSpan(gradients[r]), {number, samples[r], last});
+      reductions[r]->Begin(absl::MakeSpan(gradients[r]), {number, samples[r], last, skipped});
       reductions[r]->Ready(0);
       reductions[r]->Close();
     }
@@ -212,6 +215,23 @@ TEST(LocalStepsTest, AnEpochEndsAfterASyncRoundWithoutSamples) {
   // An epoch in which nobody has anything.
   for (int64_t step = 16; step < 20; ++step) workers.Step(step, {0, 0});
   EXPECT_EQ(workers.reductions[0]->empty_steps(), 4);
+}
+
+// A worker whose batches were all skipped brings nothing to the sync round. If that holds for all,
+// they are as far apart as before, and the epoch goes on.
+TEST(LocalStepsTest, SkippedStepsMoveNothingAndDoNotEndTheEpoch) {
+  for (const Make& make : {Averaging(2), Elastic(2, 0.4f)}) {
+    Workers workers(2, Sgd(), make);
+    for (int64_t step = 0; step < 2; ++step) workers.Step(step, Full(2));
+    const std::vector<float> before[] = {workers.Values(0), workers.Values(1)};
+    for (int64_t step = 2; step < 4; ++step) workers.Step(step, {-1, -1});
+    EXPECT_GT(workers.asked[3], 0);
+    EXPECT_NE(workers.samples_of_all(), 0);
+    for (int r = 0; r < 2; ++r) EXPECT_EQ(workers.Values(r), before[r]);
+    for (int64_t step = 4; step < 6; ++step) workers.Step(step, {kBatch, -1});
+    EXPECT_EQ(workers.samples_of_all(), 2 * kBatch);
+    EXPECT_NE(workers.Values(0), before[0]);
+  }
 }
 
 TEST(LocalStepsTest, TheLastStepOfAnEpochMeets) {
