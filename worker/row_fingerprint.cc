@@ -5,15 +5,19 @@
 namespace tandem::worker {
 namespace {
 
-// The hash of one sample's ids, in the order of tables and fields.
+// The hash of one sample's ids, in the order of tables and fields. Ids that are cells of their own
+// do not say to which sample they belong, and there may be any number of them. Each sample then
+// counts with an equal share.
 uint64_t HashOfRow(const data::Batch& batch, size_t sample) {
+  const auto samples = static_cast<size_t>(batch.samples);
   uint64_t hash = 0;
   for (const data::SparseInput& input : batch.sparse) {
-    const auto fields = static_cast<size_t>(input.fields);
-    size_t begin = sample * fields, end = begin + fields;
+    const size_t ids = input.index.size();
+    size_t begin = sample * ids / samples, end = (sample + 1) * ids / samples;
     if (!input.offsets.empty()) {
-      begin = input.offsets[begin];
-      end = input.offsets[end];
+      const auto fields = static_cast<size_t>(input.fields);
+      begin = input.offsets[sample * fields];
+      end = input.offsets[(sample + 1) * fields];
     }
     for (size_t o = begin; o < end; ++o) hash = HashCombine(hash, input.keys[input.index[o]]);
   }

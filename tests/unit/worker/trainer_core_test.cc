@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -394,6 +395,29 @@ worker::RowFingerprint FingerprintOf(const std::vector<uint64_t>& rows, size_t b
     fingerprint.Add(made);
   }
   return fingerprint;
+}
+
+// A batch may have fewer ids of such a table than samples, or none.
+TEST(RowFingerprintTest, IdsThatAreCellsOfTheirOwnMayBeAnyNumber) {
+  for (const size_t ids : {size_t{0}, size_t{7}, size_t{500}}) {
+    uint64_t first[2];
+    for (uint64_t& hash : first) {
+      data::Batch batch;
+      batch.samples = 100;
+      for (const size_t count : {size_t{100}, ids}) {
+        data::SparseInput& input = batch.sparse.emplace_back();
+        input.fields = count == ids ? 2 : 1;
+        std::vector<uint64_t> occurrences(count);
+        std::iota(occurrences.begin(), occurrences.end(), uint64_t{5});
+        data::KeyIndex().Unique(occurrences, &input.keys, &input.index);
+      }
+      worker::RowFingerprint fingerprint;
+      fingerprint.Add(batch);
+      hash = fingerprint.first_rows();
+    }
+    EXPECT_NE(first[0], 0u);
+    EXPECT_EQ(first[0], first[1]);
+  }
 }
 
 TEST(RowFingerprintTest, TellsTheSameRowsFromOthers) {
