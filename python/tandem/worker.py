@@ -63,8 +63,8 @@ class Worker:
     cells: of the batch at hand, a tensor by table; None: there is no batch. given: its ids, as the
     loader gave them. step: the ids of the step, which may have several batches; batches: their
     cells; at: the batch at hand. scored: the batch at hand has scores, or needs none. stepping: its
-    gradients were given, and its step is not done. train_loop, test_loop: the last loop over batches of an
-    epoch, and of an evaluation; looping: the one whose body runs.
+    gradients were given, and its step is not done. train_loop, test_loop: the last loop over
+    batches of an epoch, and of an evaluation; looping: the one whose body runs.
     """
 
     def __init__(self, job: str, scheduler: str, index: int, settings: list[str],
