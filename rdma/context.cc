@@ -8,10 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "rdma/verbs_library.h"
 
 namespace tandem::rdma {
 
 absl::StatusOr<std::shared_ptr<RdmaContext>> RdmaContext::New() {
+  TANDEM_RETURN_IF_ERROR(LoadVerbs());
   int count = 0;
   ibv_context** const list = rdma_get_devices(&count);
   if (list == nullptr || count == 0) {

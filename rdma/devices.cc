@@ -17,6 +17,8 @@
 #ifdef TANDEM_HAVE_IBVERBS
 #include <endian.h>
 #include <infiniband/verbs.h>
+
+#include "rdma/verbs_library.h"
 #endif
 
 namespace tandem::rdma {
@@ -121,6 +123,7 @@ absl::StatusOr<RdmaDevice> QueryDevice(ibv_device* device) {
 #ifdef TANDEM_HAVE_IBVERBS
 
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
+  TANDEM_RETURN_IF_ERROR(LoadVerbs());
   int count = 0;
   const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(ibv_get_device_list(&count),
                                                                   &ibv_free_device_list);
@@ -140,7 +143,8 @@ absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
 
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices() {
   return absl::UnimplementedError(
-      "this build has no RDMA: install the package libibverbs-dev, configure and build again");
+      "this build has no RDMA: install the packages libibverbs-dev and librdmacm-dev, configure "
+      "and build again");
 }
 
 #endif  // TANDEM_HAVE_IBVERBS

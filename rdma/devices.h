@@ -36,7 +36,8 @@ struct RdmaDevice {
 };
 
 // Every RDMA device that the kernel shows, usable or not; empty if there is none. UNIMPLEMENTED:
-// this build has no libibverbs. UNAVAILABLE: a device cannot be opened.
+// this build knows nothing of RDMA. UNAVAILABLE: libibverbs is not installed, or a device cannot be
+// opened.
 absl::StatusOr<std::vector<RdmaDevice>> ListRdmaDevices();
 
 // The number of bytes that this process may lock. Memory for RDMA can be registered only up to this

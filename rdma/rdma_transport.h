@@ -38,7 +38,8 @@ namespace tandem::rdma {
 // up to the transport's `linger`. The destructor of the context waits for that. Any thread.
 class RdmaContext {
  public:
-  // UNIMPLEMENTED: built without libibverbs or librdmacm. UNAVAILABLE: there is no device.
+  // UNIMPLEMENTED: built without libibverbs or librdmacm. UNAVAILABLE: there is no device, or no
+  // library.
   static absl::StatusOr<std::shared_ptr<RdmaContext>> New();
   virtual ~RdmaContext() = default;
 };
