@@ -29,6 +29,7 @@
 #include "cli/virtual_hosts.h"
 #include "data/batch_source.h"
 #include "job/job.h"
+#include "node/programs.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "scheduler/summary.h"
@@ -418,14 +419,16 @@ int WriteReportOf(const char* program, const std::string& folder) {
 }
 
 // The programs that run a study; this one comes first.
-std::vector<const char*> ProgramsOf(const study::Study& study) {
+std::vector<const char*> ProgramsOf(const study::Manifest& manifest) {
+  const study::Study& study = manifest.plan.study;
   std::vector<const char*> names = {"tandem"};
   // `tandem` itself simulates a problem: there is no model.
   if ((study.has_simulate() && !study.simulate().has_problem()) || study.twin()) {
     names.push_back("tandem-simulator");
   }
   if (!study.has_simulate()) {
-    names.insert(names.end(), {"tandem-scheduler", "tandem-server", "tandem-worker"});
+    names.insert(names.end(), {"tandem-scheduler", "tandem-server"});
+    if (manifest.plan.script.empty()) names.push_back(node::kWorkerProgram);
   }
   return names;
 }
@@ -437,10 +440,7 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   study::RunnerOptions options;
   options.folder = flags.out;
   std::vector<std::string> programs;
-  const study::Study& study = manifest->plan.study;
-  for (const char* name : ProgramsOf(study)) {
-    programs.push_back((program.parent_path() / name).string());
-  }
+  for (const char* name : ProgramsOf(*manifest)) programs.push_back(node::ProgramPath(name));
   if (!manifest->plan.script.empty()) {
     for (std::string& file : PackageFiles(ProgramFolder())) programs.push_back(std::move(file));
   }
@@ -515,8 +515,8 @@ int CompareCommand(const CompareFlags& given) {
     for (const study::RunPlan& run : manifest->runs) std::printf("  %s\n", run.name.c_str());
     return node::kExitOk;
   }
-  for (const char* name : ProgramsOf(manifest->plan.study)) {
-    if (const absl::Status there = CheckProgram(name); !there.ok()) return Refused(there);
+  for (const char* name : ProgramsOf(*manifest)) {
+    if (const absl::Status there = node::CheckProgram(name); !there.ok()) return Refused(there);
   }
   const auto folder = OutputFolder::Claim(flags.out, /*overwrite=*/true);
   if (!folder.ok()) return Refused(folder.status());

@@ -27,6 +27,7 @@
 #include "job/job.h"
 #include "job/resume_check.h"
 #include "job/row_shape.h"
+#include "node/programs.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "scheduler/deal_ranges.h"
@@ -182,11 +183,11 @@ int RunSerially(const RunFlags& run) {
     return RefuseReplay(absl::UnimplementedError(
         "--serial: the run began with --init-from, and simulated ones begin afresh; leave it out"));
   }
-  if (const absl::Status there = CheckProgram("tandem-simulator"); !there.ok()) {
+  if (const absl::Status there = node::CheckProgram("tandem-simulator"); !there.ok()) {
     return RefuseReplay(there);
   }
   std::vector<std::string> argv = {
-      ProgramFolder() + "/tandem-simulator", run.job, "--out", run.out, "--replay", run.replay};
+      node::ProgramPath("tandem-simulator"), run.job, "--out", run.out, "--replay", run.replay};
   if (run.overwrite) argv.push_back("--overwrite");
   for (const std::string& set : run.set) argv.insert(argv.end(), {"--set", set});
   std::vector<char*> words;

@@ -9,14 +9,10 @@
 #include "absl/strings/str_replace.h"
 #include "base/process.h"
 #include "cli/script.h"
+#include "node/programs.h"
 #include "node/role_flags.h"
 
 namespace tandem::cli {
-namespace {
-
-std::string Program(absl::string_view name) { return absl::StrCat(ProgramFolder(), "/", name); }
-
-}  // namespace
 
 RoleCommands::RoleCommands(const job::ResolvedJob& plan, RoleOptions options)
     : plan_(plan), options_(std::move(options)) {}
@@ -25,7 +21,7 @@ Children::Command RoleCommands::Scheduler(const StartFlags& start, int pipe_fd) 
   Children::Command command = New("scheduler");
   command.pipe_fd = pipe_fd;
   std::vector<std::string>& argv = command.argv;
-  argv = {Program("tandem-scheduler"),
+  argv = {node::ProgramPath("tandem-scheduler"),
           "--job",
           options_.job,
           "--out",
@@ -51,7 +47,8 @@ Children::Command RoleCommands::Scheduler(const StartFlags& start, int pipe_fd) 
 Children::Command RoleCommands::Server(int index, const std::string& scheduler) const {
   Children::Command command = New(absl::StrCat("server ", index));
   std::vector<std::string>& argv = command.argv;
-  argv = {Program("tandem-server"), "--index", absl::StrCat(index), "--out", options_.out};
+  argv = {node::ProgramPath("tandem-server"), "--index", absl::StrCat(index), "--out",
+          options_.out};
   if (!options_.replay.empty()) argv.insert(argv.end(), {"--replay", options_.replay});
   AddTraceFlags(absl::StrCat("server-", index), &argv);
   argv.insert(argv.end(), {"--job", options_.job, "--scheduler", scheduler});
@@ -63,8 +60,8 @@ Children::Command RoleCommands::Worker(int rank, const std::string& scheduler) c
   if (!options_.python.empty()) return Script(rank, scheduler);
   Children::Command command = New(absl::StrCat("worker ", rank));
   std::vector<std::string>& argv = command.argv;
-  argv = {Program("tandem-worker"), "--index", absl::StrCat(rank), "--dump-collectives",
-          options_.out + "/collectives"};
+  argv = {node::ProgramPath(node::kWorkerProgram), "--index", absl::StrCat(rank),
+          "--dump-collectives", options_.out + "/collectives"};
   AddTraceFlags(absl::StrCat(rank), &argv);
   if (plan_.workers_serve) argv.insert(argv.end(), {"--out", options_.out});
   if (plan_.workers_serve && !options_.replay.empty()) {

@@ -45,6 +45,7 @@
 #include "job/row_rules_check.h"
 #include "node/job_token.h"
 #include "node/network_check.h"
+#include "node/programs.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
@@ -107,9 +108,10 @@ class Run {
 
   // Checks that the programs to start exist.
   absl::Status CheckPrograms() const {
-    for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
-      if (!flags_.python.empty() && name == std::string("tandem-worker")) continue;
-      TANDEM_RETURN_IF_ERROR(CheckProgram(name));
+    for (const absl::string_view name :
+         {"tandem-scheduler", "tandem-server", node::kWorkerProgram}) {
+      if (!flags_.python.empty() && name == node::kWorkerProgram) continue;
+      TANDEM_RETURN_IF_ERROR(node::CheckProgram(name));
     }
     return absl::OkStatus();
   }
@@ -466,15 +468,6 @@ std::string ForShell(const std::string& word) {
   });
   if (plain && !word.empty()) return word;
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
-absl::Status CheckProgram(absl::string_view name) {
-  const std::string path = absl::StrCat(ProgramFolder(), "/", name);
-  std::error_code error;
-  if (fs::exists(path, error)) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(path, " is not built; hint: ninja -C ",
-                                          fs::path(ProgramFolder()).parent_path().string(), " ",
-                                          name));
 }
 
 int RunCommand(const RunFlags& given) {

@@ -68,10 +68,6 @@ void AddJobFile(CLI::App* app, const std::string& help, RunFlags* flags);
 // The word, in quotes if a shell would not take it literally.
 std::string ForShell(const std::string& word);
 
-// NOT_FOUND, with the command that builds it, if a program of Tandem is not in the folder of
-// this one.
-absl::Status CheckProgram(absl::string_view name);
-
 // Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; no process
 // was started).
 int RunCommand(const RunFlags& flags);

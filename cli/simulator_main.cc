@@ -1,4 +1,5 @@
-// tandem-simulator: `tandem simulate` starts it. A separate program, because models need LibTorch.
+// tandem-simulator: `tandem simulate` starts it. A separate program, because models may need
+// LibTorch.
 #include <sys/resource.h>
 
 #include "base/exhaustion.h"

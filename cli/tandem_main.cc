@@ -30,6 +30,7 @@
 #include "cli/status_command.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
+#include "node/programs.h"
 #include "node/role_options.h"
 #include "scheduler/summary.h"
 #include "server/inspect.h"
@@ -94,7 +95,7 @@ int CollectivesDump(const std::string& folder) {
   return node::kExitOk;
 }
 
-// "tandem 0.1.0 (Release, x86-64-v3, g++ 12.2.0)".
+// "tandem 0.2.0 (Release, x86-64-v3, g++ 12.2.0)".
 std::string Version() {
   const nlohmann::json build = scheduler::BuildJson();
   const auto text = [&](const char* name) { return build[name].get<std::string>(); };
@@ -153,10 +154,10 @@ int Run(const RunFlags& flags) {
 
 // Replaces this process by the simulator of models, a separate program. Returns only on an error.
 int ExecSimulator(char** argv) {
-  if (const absl::Status there = CheckProgram("tandem-simulator"); !there.ok()) {
+  if (const absl::Status there = node::CheckProgram("tandem-simulator"); !there.ok()) {
     return node::Finish("tandem simulate", there);
   }
-  const std::string program = ProgramFolder() + "/tandem-simulator";
+  const std::string program = node::ProgramPath("tandem-simulator");
   argv[1] = const_cast<char*>("tandem-simulator");
   execv(program.c_str(), argv + 1);
   std::cerr << "tandem simulate: " << program << " cannot be started: " << std::strerror(errno)

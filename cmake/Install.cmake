@@ -13,9 +13,9 @@ include_guard(GLOBAL)
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(programs tandem tandem-scheduler tandem-server)
+set(programs tandem tandem-scheduler tandem-server tandem-simulator)
 if(TANDEM_TORCH)
-  list(APPEND programs tandem-worker tandem-simulator)
+  list(APPEND programs tandem-worker)
 endif()
 install(TARGETS ${programs} RUNTIME)
 
@@ -65,8 +65,8 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 # LibTorch asks for libblas.so.3, and this build of it does not compete with LibTorch's threads.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-openmp, python3, python3-numpy")
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-torch, python3-matplotlib")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-torch, python3-matplotlib, libibverbs1, librdmacm1, ibverbs-providers")
 # For programs that link tandem::client.
 string(JOIN ", " CPACK_DEBIAN_PACKAGE_SUGGESTS
-  libabsl-dev libprotobuf-dev libsodium-dev libspdlog-dev libxxhash-dev libzmq3-dev libzstd-dev zlib1g-dev)
+  libabsl-dev libprotobuf-dev libsodium-dev libxxhash-dev libzmq3-dev libzstd-dev zlib1g-dev)
 include(CPack)

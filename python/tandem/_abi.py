@@ -13,6 +13,8 @@ from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_in
                     c_int64, c_uint8, c_uint64, c_void_p)
 from typing import Any, Optional
 
+from tandem import _programs
+
 
 class Error(RuntimeError):
     """The job, a peer or this worker has failed."""
@@ -196,6 +198,7 @@ def library() -> ctypes.CDLL:
         if path is None:
             raise ImportError(f"libtandem.so is not there; {build}, or say in TANDEM_LIBRARY where "
                               "it is; looked at: " + ", ".join(_places()))
+        _programs.check_processor()
         found = ctypes.CDLL(path)
         for symbol, (result, arguments) in _FUNCTIONS.items():
             function = getattr(found, symbol, None)

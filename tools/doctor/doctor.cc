@@ -73,10 +73,10 @@ uint64_t Clamp(double bytes) { return static_cast<uint64_t>(std::min(bytes, 0x1p
 
 // ---- the host ----
 
-Finding ExaminePrograms(const HostFacts& host, bool script) {
+Finding ExaminePrograms(const HostFacts& host, const JobNeeds* needs) {
   std::vector<std::string> absent, libraries, known;
   for (const ProgramFact& program : host.programs) {
-    if (script && program.name == kWorkerProgram) continue;
+    if (needs != nullptr && needs->script && program.name == kWorkerProgram) continue;
     if (!program.there) absent.push_back(program.name);
     for (const std::string& name : program.missing_libraries) libraries.push_back(name);
     known.insert(known.end(), program.libraries.begin(), program.libraries.end());
@@ -86,6 +86,11 @@ Finding ExaminePrograms(const HostFacts& host, bool script) {
   if (!libraries.empty()) {
     return Problem("programs", absl::StrCat("libraries not found: ", absl::StrJoin(libraries, " ")),
                    "install the packages they come from (docs/HACKING.md lists them)");
+  }
+  if (needs == nullptr && absent == std::vector<std::string>{kWorkerProgram}) {
+    return Warning("programs",
+                   "no tandem-worker, so no compiled models; scripts (--python) can run",
+                   "for compiled models: TANDEM_WORKER=.../tandem-worker of a source build");
   }
   if (!absent.empty()) {
     return Problem("programs", absl::StrCat("not beside this one: ", absl::StrJoin(absent, " ")),
@@ -101,7 +106,7 @@ Finding ExamineSimulator(const HostFacts& host) {
   return Warning("simulator",
                  "tandem-simulator is not built; `simulate`, `replay --serial` and studies that "
                  "simulate need it",
-                 "ninja -C build tandem-simulator (needs LibTorch, TANDEM_TORCH=ON)");
+                 "ninja -C build tandem-simulator");
 }
 
 Finding ExamineVersions(const HostFacts& host) {
@@ -448,8 +453,8 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
 
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,
                                  const JobNeeds* needs) {
-  std::vector<Finding> findings = {ExaminePrograms(host, needs != nullptr && needs->script),
-                                   ExamineSimulator(host), ExamineVersions(host)};
+  std::vector<Finding> findings = {ExaminePrograms(host, needs), ExamineSimulator(host),
+                                   ExamineVersions(host)};
   if (needs != nullptr) {
     findings.push_back(ExamineCores(host, *needs));
     findings.push_back(ExamineMemory(host, *needs));

@@ -32,6 +32,7 @@
 #include "base/process.h"
 #include "data/batch_source.h"
 #include "node/network_check.h"
+#include "node/programs.h"
 #include "proto/frame.h"
 #include "rdma/devices.h"
 #include "rdma/rdma_transport.h"
@@ -147,7 +148,7 @@ std::string KnownLibrary(absl::string_view name, const std::string& path) {
 ProgramFact GatherProgram(const std::string& name) {
   ProgramFact fact;
   fact.name = name;
-  const std::string path = absl::StrCat(ProgramFolder(), "/", name);
+  const std::string path = node::ProgramPath(name);
   fact.there = access(path.c_str(), X_OK) == 0;
   if (!fact.there) return fact;
   const auto says =
@@ -344,10 +345,10 @@ HostFacts GatherHost() {
   facts.boot_id = BootId();
   facts.version = TandemVersion();
   facts.versions = Versions();
-  for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
+  for (const char* name : {"tandem-scheduler", "tandem-server", node::kWorkerProgram}) {
     facts.programs.push_back(GatherProgram(name));
   }
-  facts.simulator = access((ProgramFolder() + "/tandem-simulator").c_str(), X_OK) == 0;
+  facts.simulator = node::CheckProgram("tandem-simulator").ok();
   facts.locked_memory_limit = rdma::LockedMemoryLimitBytes();
   facts.may_lock_all = MayLockAll();
   facts.rdma = Within<RdmaFacts>(kDoctorBound, GatherRdma).value_or(NoAnswer());

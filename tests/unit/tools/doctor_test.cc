@@ -276,6 +276,10 @@ TEST_F(HostTest, WhatIsNotInstalled) {
 TEST_F(HostTest, OnlyScriptsDoWithoutTheWorkerProgram) {
   host_.programs[0] = {"tandem-worker", false, {}, {}};
   ExpectOne(doctor::Severity::kProblem, "programs", "tandem-worker");
+  const std::vector<doctor::Finding> no_job =
+      doctor::ExamineHost(host_, Cluster::AUTO, /*needs=*/nullptr);
+  EXPECT_EQ(no_job[0].level, doctor::Severity::kWarning);
+  EXPECT_THAT(no_job[0].advice, HasSubstr("TANDEM_WORKER"));
   plan_.job.mutable_model()->mutable_program();
   const doctor::JobNeeds needs = doctor::NeedsOf(plan_, 2, 2);
   EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs)), IsEmpty());
