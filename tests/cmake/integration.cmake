@@ -56,7 +56,7 @@ integration_test(attached_test DEPS tandem::small_job tandem::worker tandem::sch
 integration_test(capi_test DEPS tandem::small_job tandem::worker tandem::scheduler_shell tandem::server_shell)
 tandem_test(capi_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/capi_group_test.cc
             DEPS tandem::run_job tandem::capi LABELS integration TIMEOUT 300)
-integration_test(python_test SAMPLED 2 DEPS tandem::data tandem::optim)
+integration_test(python_test SAMPLED 3 DEPS tandem::data tandem::optim)
 integration_test(python_resume_test SAMPLED 3 DEPS tandem::small_job tandem::cli)
 integration_test(python_models_test SAMPLED 3 DEPS tandem::models tandem::model_border tandem::small_job)
 integration_test(script_test SAMPLED 3 DEPS tandem::models tandem::model_border tandem::small_job tandem::cli)
