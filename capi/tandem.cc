@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
+#include "proto/wire.pb.h"
 #include "worker/attached_worker.h"
 
 struct tandem_worker {
@@ -38,8 +40,10 @@ struct tandem_worker {
 
   const std::unique_ptr<tandem::worker::AttachedWorker> attached;
   tandem::capi::IdsBatch ids;
-  tandem::data::Batch batch;  // its memory is reused
-  float clip_norm = 0;        // 0: no limit
+  tandem::data::Batch batch;       // its memory is reused
+  float clip_norm = 0;             // 0: no limit
+  std::string evaluation, record;  // of the last calls
+  std::map<std::string, double> reduced;
 };
 
 namespace tandem::capi {
@@ -269,6 +273,53 @@ absl::StatusOr<bool> Report(tandem_worker* worker, int32_t count, const char* co
   return worker->attached->Report(reported, step, After(timeout_ms));
 }
 
+absl::Status EnterReduction(tandem_worker* worker, int32_t count, const char* const* names,
+                            const double* values, int32_t reduction, double weight, int64_t step,
+                            int32_t of_evaluation) {
+  if (count < 1 || names == nullptr || values == nullptr) return Missing("names and values");
+  if (reduction < TANDEM_REDUCE_MEAN || reduction > TANDEM_REDUCE_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduction ", reduction, "; expected TANDEM_REDUCE_MEAN, _SUM, _MIN or _MAX"));
+  }
+  if (!(weight >= 0) || std::isinf(weight)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weight ", weight, " of reported values; expected 0 or more"));
+  }
+  ProgramValues reported;
+  reported.set_reduction(static_cast<ProgramValues::Reduction>(reduction));
+  reported.set_weight(weight);
+  for (int32_t i = 0; i < count; ++i) {
+    if (names[i] == nullptr) return Missing(absl::StrCat("the name of reported value ", i));
+    (*reported.mutable_value())[names[i]] = values[i];
+  }
+  return worker->attached->EnterBarrier(reported, step, of_evaluation != 0);
+}
+
+absl::StatusOr<bool> Reduced(tandem_worker* worker, const char* name, double* value) {
+  if (name == nullptr || value == nullptr) return Missing("name and value");
+  const auto it = worker->reduced.find(name);
+  if (it == worker->reduced.end()) return false;
+  *value = it->second;
+  return true;
+}
+
+absl::StatusOr<bool> Evaluation(tandem_worker* worker, int64_t timeout_ms, const char** json) {
+  if (json == nullptr) return Missing("json");
+  TANDEM_ASSIGN_OR_RETURN(
+      const bool over, worker->attached->news().Evaluation(After(timeout_ms), &worker->evaluation));
+  if (over) *json = worker->evaluation.c_str();
+  return over;
+}
+
+absl::StatusOr<bool> TakeRecord(tandem_worker* worker, const char** json) {
+  if (json == nullptr) return Missing("json");
+  std::optional<std::string> record = worker->attached->news().TakeRecord();
+  if (!record.has_value()) return false;
+  worker->record = *std::move(record);
+  *json = worker->record.c_str();
+  return true;
+}
+
 absl::Status HashTexts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                        int64_t* out) {
   if (count < 0)
@@ -476,7 +527,32 @@ int tandem_enter_barrier(tandem_worker* worker) {
 }
 
 int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms) {
-  return CallOn(worker, [&] { return worker->attached->WaitBarrier(After(timeout_ms)); });
+  return CallOn(worker,
+                [&] { return worker->attached->WaitBarrier(After(timeout_ms), &worker->reduced); });
+}
+
+int tandem_enter_reduction(tandem_worker* worker, int32_t count, const char* const* names,
+                           const double* values, int32_t reduction, double weight, int64_t step,
+                           int32_t of_evaluation) {
+  return CallOn(worker, [&] {
+    return EnterReduction(worker, count, names, values, reduction, weight, step, of_evaluation);
+  });
+}
+
+int tandem_reduced(tandem_worker* worker, const char* name, double* value) {
+  return CallOn(worker, [&] { return Reduced(worker, name, value); });
+}
+
+int tandem_evaluation(tandem_worker* worker, int64_t timeout_ms, const char** json) {
+  return CallOn(worker, [&] { return Evaluation(worker, timeout_ms, json); });
+}
+
+const char* tandem_deciding_number(const tandem_worker* worker) {
+  return worker->attached->plan().job.train().keep_best().name().c_str();
+}
+
+int tandem_record(tandem_worker* worker, const char** json) {
+  return CallOn(worker, [&] { return TakeRecord(worker, json); });
 }
 
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,

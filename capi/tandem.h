@@ -181,6 +181,13 @@ int tandem_updated(tandem_worker* worker);
 // count. After an error, such as an invalid label, the batch can be scored again.
 int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples);
 
+// The result of the evaluation whose last batch (of no samples) was given. 1: *json is as the
+// `evaluation` lines of metrics.jsonl, the same on all workers, valid until the next call; "" if no
+// worker had samples, or before the first evaluation. 0: other workers still evaluate.
+int tandem_evaluation(tandem_worker* worker, int64_t timeout_ms, const char** json);
+// The name of the number that decides which model is kept (train.keep_best.name), "" if none does.
+const char* tandem_deciding_number(const tandem_worker* worker);
+
 // ---- state of the program ----
 
 // STATE, which is requested only if the program keeps state. All steps below the request's `step`
@@ -210,6 +217,24 @@ int tandem_initial_state(tandem_worker* worker, const void** bytes, int64_t* cou
 int tandem_enter_barrier(tandem_worker* worker);
 int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
 
+enum {
+  TANDEM_REDUCE_MEAN = 1,
+  TANDEM_REDUCE_SUM = 2,
+  TANDEM_REDUCE_MIN = 3,
+  TANDEM_REDUCE_MAX = 4
+};
+// Like tandem_enter_barrier, and reduces `count` values (1 to 100, named as for tandem_report) over
+// all workers, which give the same names and the same reduction. weight: of this worker's values in
+// a mean, for example the number of its samples; 0: they do not count. The reduced values go to
+// metrics.jsonl and summary.json, with the largest `step`. of_evaluation: 1: they become a part of
+// the evaluation whose TEST_BATCH or VALIDATION_BATCH is open.
+int tandem_enter_reduction(tandem_worker* worker, int32_t count, const char* const* names,
+                           const double* values, int32_t reduction, double weight, int64_t step,
+                           int32_t of_evaluation);
+// Requires: tandem_wait_barrier has returned 1. 1: *value is the reduced value of that name, NaN if
+// no worker counts. 0: there is none, because the job was told to end.
+int tandem_reduced(tandem_worker* worker, const char* name, double* value);
+
 // ---- reports and requests of the program ----
 
 // Requires: joined. Reports `count` values, 1 to 100, for a line of metrics.jsonl. The last value
@@ -220,6 +245,10 @@ int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
 // reports yet; call again.
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
                   const double* values, int64_t step, int64_t timeout_ms);
+// The next record of the job: a line of metrics.jsonl, and before the end the summary, each as
+// JSON. 1: *json is valid until the next call; 0: there is none yet. Worker 0 alone gets records.
+// The newest 1000 are kept. Also after TANDEM_END.
+int tandem_record(tandem_worker* worker, const char** json);
 // Requires: joined. Asks for a checkpoint, as checkpoint.every_steps of the job does. The
 // checkpoint is made soon. The n-th calls of all workers ask for the same checkpoint. Returns at
 // once. A job that makes no checkpoints (--no-checkpoint) warns.

@@ -93,6 +93,10 @@ std::string ProgressView::FormatEvaluation(const nlohmann::json& evaluation) {
       parts.push_back(absl::StrFormat("%s %.4f", name, NumberOf(evaluation, key)));
     }
   }
+  const auto reported = evaluation.value("reported", nlohmann::json::object());
+  for (const auto& [name, value] : reported.items()) {
+    if (value.is_number()) parts.push_back(absl::StrFormat("%s %.4f", name, value.get<double>()));
+  }
   if (evaluation.contains("scores_not_finite")) parts.push_back("scores are not finite");
   const auto samples = static_cast<int64_t>(NumberOf(evaluation, "samples"));
   if (samples > 0) parts.push_back(absl::StrCat(WithCommas(samples), " samples"));

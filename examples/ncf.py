@@ -59,7 +59,8 @@ class Samples:
 
 # %% [markdown]
 # The test ranks one held-out film of each user among 99 other films: is it among the first ten?
-# Rank 0 ranks for all. For some users the other films contain that film, too; then it counts once.
+# Each worker ranks for a part of the users. For some users the other films contain that film, too.
+# Then it counts once.
 
 # %%
 films = torch.from_numpy(numpy.concatenate([tests[:, 1:], others], 1))
@@ -99,7 +100,7 @@ class MLP(nn.Module):
 model, loss_of = MLP(), nn.BCEWithLogitsLoss()
 optimizer = tandem.DistributedOptimizer(model)
 loader = tandem.DataLoader(Samples(ratings[job.rank::job.world_size], job.batch_size), features=0)
-tester = tandem.DataLoader(list(questions()) if job.rank == 0 else [], features=0)
+tester = tandem.DataLoader(list(questions())[job.rank::job.world_size], features=0)
 
 # %%
 for epoch in job.epochs():
@@ -108,18 +109,20 @@ for epoch in job.epochs():
         loss = loss_of(model(ids), label)
         loss.backward()
         optimizer.step(loss=loss)
-    place = []
+    hits, gains, users = 0., 0., 0
     for ids, label in job.evaluate(tester):
         with torch.no_grad():
             scores = model(ids)
         job.score(scores, label)
-        place.append(places(scores, ids))
-    if place:
-        place = torch.cat(place).double()
+        place = places(scores, ids).double()
         hit = (place < 10).double()
-        hr, ndcg = hit.mean().item(), (hit * numpy.log(2) / torch.log(place + 2)).mean().item()
-        job.report(hr=hr, ndcg=ndcg)
-        print(f"epoch {epoch + 1}: HR@10 {hr:.4f}, NDCG@10 {ndcg:.4f}", flush=True)
+        hits, users = hits + hit.sum().item(), users + len(place)
+        gains += (hit * numpy.log(2) / torch.log(place + 2)).sum().item()
+    all_users = job.report(hr=hits / max(users, 1), ndcg=gains / max(users, 1), reduce="mean",
+                           weight=users)
+    if job.rank == 0:
+        print(f"epoch {epoch + 1}: HR@10 {all_users['hr']:.4f}, NDCG@10 {all_users['ndcg']:.4f}",
+              flush=True)
 
 # %% [markdown]
 # The run leaves `summary.json`, `metrics.jsonl` with a line for each `job.report`, logs, and the

@@ -798,6 +798,20 @@ absl::Status CheckModel(const Job& job) {
 // the chosen model would then be too good.
 absl::Status CheckKeepBest(const Job& job) {
   if (!job.train().has_keep_best()) return absl::OkStatus();
+  const KeepBest& keep = job.train().keep_best();
+  const bool reported = keep.metric() == KeepBest::REPORTED;
+  if (reported && !job.model().has_program()) {
+    return Refuse("train.keep_best.metric", "REPORTED", " needs a script that reports the number");
+  }
+  if (reported == keep.name().empty()) {
+    return Refuse("train.keep_best.name", keep.name().empty() ? "is not set" : keep.name(),
+                  reported ? "; say which number of the script decides, as in name: \"ndcg\""
+                           : " needs metric: REPORTED");
+  }
+  if (keep.smaller_is_better() && !reported) {
+    return Refuse("train.keep_best.smaller_is_better",
+                  "needs metric: REPORTED; which values of the others are better is known");
+  }
   if (job.data().has_validation() || job.data().format() == Data::PROGRAM) return absl::OkStatus();
   return Refuse("train.keep_best", "needs rows to judge by that are no test rows",
                 "; name them, as in data { validation { last_fraction: 0.1 } }");

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clip_text.h"
 #include "base/status_macros.h"
+#include "scheduler/program_values.h"
 
 namespace tandem::scheduler {
 namespace {
@@ -19,6 +20,10 @@ BarrierRelease MakeRelease(const std::string& name, const Barrier& barrier,
   release.set_again(barrier.again);
   release.set_record(record);
   release.set_path(IsMark(barrier.action) ? barrier.folder : barrier.path);
+  for (const auto& [value, reduced] : ReduceValues(barrier.values)) {
+    (*release.mutable_value())[value] = reduced;
+  }
+  release.set_evaluation_json(barrier.evaluation_json);
   return release;
 }
 
@@ -70,7 +75,12 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\" that may not fail, with a failure"));
   }
-  return absl::OkStatus();
+  if (enter.evaluation_json().size() > kMaxEvaluationBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "barrier \"", enter.name(), "\" with an evaluation of ", enter.evaluation_json().size(),
+        " bytes, expected at most ", kMaxEvaluationBytes));
+  }
+  return enter.has_values() ? CheckValues(enter.values()) : absl::OkStatus();
 }
 
 absl::Status Barriers::CheckAgreement(const Barrier& barrier, const BarrierEnter& enter) const {
@@ -90,6 +100,16 @@ absl::Status Barriers::CheckAgreement(const Barrier& barrier, const BarrierEnter
                      ", an earlier entry said ", name(barrier.action, barrier.path)));
   }
   return absl::OkStatus();
+}
+
+// INVALID_ARGUMENT: an earlier worker has entered the barrier with other values.
+absl::Status Barriers::CheckValuesOf(int rank, const Barrier& barrier, const BarrierEnter& enter) {
+  const auto earlier = std::find(barrier.entered.begin(), barrier.entered.end(), true);
+  if (earlier == barrier.entered.end()) return absl::OkStatus();
+  const auto other = static_cast<int>(earlier - barrier.entered.begin());
+  const auto values = barrier.values.find(other);
+  return CheckSameValues(rank, enter.values(), other,
+                         values == barrier.values.end() ? ProgramValues() : values->second);
 }
 
 absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
@@ -120,6 +140,9 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
   // Repetitions are checked, too, but only a first entry changes the barrier.
   TANDEM_RETURN_IF_ERROR(CheckAgreement(barrier, enter));
   if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
+  TANDEM_RETURN_IF_ERROR(CheckValuesOf(rank, barrier, enter));
+  if (enter.has_values()) barrier.values[rank] = enter.values();
+  if (rank == 0) barrier.evaluation_json = enter.evaluation_json();
   barrier.max_value = std::max(barrier.max_value, enter.value());
   if (!enter.failure().empty()) {
     barrier.AddFailure(

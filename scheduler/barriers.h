@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/wire.pb.h"
+#include "scheduler/report_check.h"
 
 namespace tandem::scheduler {
 
@@ -33,8 +34,10 @@ struct Barrier {
   int64_t part_bytes = 0;   // for marks: the sum of those of the entries
   int64_t free_bytes = -1;  // for marks: as in the entry of rank 0; -1: not known
   int64_t max_value = 0;
-  std::vector<bool> entered;           // by rank
-  std::vector<absl::Time> entered_at;  // by rank
+  std::map<int, ProgramValues> values;  // by rank
+  std::string evaluation_json;          // as in the entry of rank 0
+  std::vector<bool> entered;            // by rank
+  std::vector<absl::Time> entered_at;   // by rank
   int entries = 0;
   absl::Time first_entry;
   bool complete = false;   // all parties have entered; the action is in progress
@@ -59,6 +62,7 @@ class Barriers {
   static constexpr size_t kRemembered = 256;
   static constexpr size_t kMaxNameBytes = 512;
   static constexpr size_t kMaxPathBytes = 4096;
+  static constexpr size_t kMaxEvaluationBytes = ReportCheck::kMaxEvaluationBytes;
 
   enum class Entry {
     kWaiting,   // not all parties have entered, or this entry is a repetition
@@ -98,6 +102,7 @@ class Barriers {
   absl::Status Check(int rank, const BarrierEnter& enter) const;
   // INVALID_ARGUMENT if the entry contradicts earlier ones of the same barrier.
   absl::Status CheckAgreement(const Barrier& barrier, const BarrierEnter& enter) const;
+  static absl::Status CheckValuesOf(int rank, const Barrier& barrier, const BarrierEnter& enter);
   int PartiesOf(const BarrierEnter& enter) const {
     return enter.parties() == 0 ? workers_ : enter.parties();
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,8 @@ struct SchedulerEffects {
   std::vector<std::string> logs;
   std::vector<std::string> warnings;  // the lines of `logs` that the user should see
   std::vector<SchedulerNotice> notices;
+  // The connection of rank 0, for records; nullopt: rank 0 has not begun, or has left.
+  std::optional<uint64_t> rank_zero;
 
   void Clear() {
     sends.clear();

@@ -322,22 +322,31 @@ absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& not
     TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   }
   ++notes_[static_cast<size_t>(rank)];
+  return AddValues(rank, note.step(), {note.value().begin(), note.value().end()}) ? Noted::kTaken
+                                                                                  : Noted::kDropped;
+}
+
+bool JobBook::AddReduced(int64_t step, const std::map<std::string, double>& values) {
+  return AddValues(/*rank=*/0, step, values);
+}
+
+bool JobBook::AddValues(int rank, int64_t step, const std::map<std::string, double>& values) {
   size_t names = values_.size();
-  for (const auto& [name, value] : note.value()) names += values_.count(name) == 0;
-  if (names > std::max(kMaxReported, values_.size())) return Noted::kDropped;
-  for (const auto& [name, value] : note.value()) {
+  for (const auto& [name, value] : values) names += values_.count(name) == 0;
+  if (names > std::max(kMaxReported, values_.size())) return false;
+  for (const auto& [name, value] : values) {
     ReportedValue& last = values_[name];
     // Workers report at different times. The value of the later step counts; within a step, that of
     // the lower rank.
-    const bool older = note.step() < last.step() ||
-                       (note.step() == last.step() && rank > last.worker() && !last.name().empty());
+    const bool older =
+        step < last.step() || (step == last.step() && rank > last.worker() && !last.name().empty());
     if (older) continue;
     last.set_name(name);
     last.set_value(value);
-    last.set_step(note.step());
+    last.set_step(step);
     last.set_worker(rank);
   }
-  return Noted::kTaken;
+  return true;
 }
 
 absl::Status JobBook::AddShardReport(const ShardReport& report) {

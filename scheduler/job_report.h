@@ -140,6 +140,9 @@ class JobBook {
   };
   // INVALID_ARGUMENT: names or values that programs may not report.
   absl::StatusOr<Noted> AddNote(int rank, const ProgramNote& note);
+  // Values that all workers have reported together. False: they would be more than kMaxReported
+  // names, and are dropped.
+  bool AddReduced(int64_t step, const std::map<std::string, double>& values);
   // Number of the last note that was counted; 0: none.
   int64_t LastNote(int rank) const { return notes_[static_cast<size_t>(rank)]; }
   // INVALID_ARGUMENT for reports that do not belong to this job.
@@ -180,6 +183,7 @@ class JobBook {
  private:
   // A fingerprint of the rows of this rank was `before`, and is `now`; 0: not known.
   void NoteRows(int rank, uint64_t before, uint64_t now);
+  bool AddValues(int rank, int64_t step, const std::map<std::string, double>& values);
   void AddPlace(const Progress& worker, std::deque<Progress>* places) const;
   const Progress& FurthestBehind() const;
   const Progress& FurthestAhead() const;

@@ -75,29 +75,39 @@ absl::Status Reports::AddProgress(absl::Time now, const Node& node, const Progre
 absl::Status Reports::AddNote(const Node& node, const ProgramNote& note,
                               SchedulerEffects* effects) {
   TANDEM_ASSIGN_OR_RETURN(const JobBook::Noted noted, book_.AddNote(RankOf(node), note));
-  if (noted == JobBook::Noted::kDropped && !names_dropped_) {
-    names_dropped_ = true;
-    effects->Warn(absl::StrCat("programs report more than ", JobBook::kMaxReported,
-                               " names; reports with further names are dropped, first from ",
-                               node.Name(), " at step ", note.step()));
-  }
+  if (noted == JobBook::Noted::kDropped) SayDropped(node.Name(), note.step(), effects);
   if (noted == JobBook::Noted::kTaken && !note.value().empty()) {
-    const std::map<std::string, double> values(note.value().begin(), note.value().end());
-    for (const auto& [name, value] : values) {
-      if (std::isfinite(value) || std::exchange(warned_not_finite_, true)) continue;
-      effects->Warn(absl::StrCat(node.Name(), ": the script has reported ", name, "=", value,
-                                 " at step ", note.step(),
-                                 "; values that are not finite are null in metrics.jsonl and "
-                                 "summary.json"));
-    }
-    const nlohmann::json json = {{"worker", node.index}, {"step", note.step()}, {"values", values}};
-    effects->Notify(SchedulerNotice::Kind::kReported, node.Name(),
-                    json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    SayReported(node.Name(), note.step(), {note.value().begin(), note.value().end()},
+                {{"worker", node.index}}, effects);
   }
   Control control;
   control.mutable_command_done()->set_id(static_cast<uint64_t>(book_.LastNote(node.index)));
   effects->SendTo(node, control);
   return absl::OkStatus();
+}
+
+// `said`: who has reported, for metrics.jsonl.
+void Reports::SayReported(const std::string& who, int64_t step,
+                          const std::map<std::string, double>& values, nlohmann::json said,
+                          SchedulerEffects* effects) {
+  for (const auto& [name, value] : values) {
+    if (std::isfinite(value) || std::exchange(warned_not_finite_, true)) continue;
+    effects->Warn(absl::StrCat(who, ": the script has reported ", name, "=", value, " at step ",
+                               step,
+                               "; values that are not finite are null in metrics.jsonl and "
+                               "summary.json"));
+  }
+  said["step"] = step;
+  said["values"] = values;
+  effects->Notify(SchedulerNotice::Kind::kReported, who,
+                  said.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void Reports::SayDropped(const std::string& first, int64_t step, SchedulerEffects* effects) {
+  if (std::exchange(names_dropped_, true)) return;
+  effects->Warn(absl::StrCat("programs report more than ", JobBook::kMaxReported,
+                             " names; reports with further names are dropped, first from ", first,
+                             " at step ", step));
 }
 
 absl::Status Reports::AddShardReport(const Node& node, const ShardReport& report) {
@@ -124,9 +134,17 @@ absl::Status Reports::AddCollectives(const Node& node, const Collectives& collec
 }
 
 // worker/evaluation_round.cc gives the barriers these names.
-void Reports::OnRelease(const std::string& barrier) {
-  if (absl::StartsWith(barrier, "evaluation ")) evaluating_ = true;
-  if (absl::StartsWith(barrier, "evaluated ")) evaluating_ = false;
+void Reports::OnRelease(const BarrierRelease& release, SchedulerEffects* effects) {
+  if (absl::StartsWith(release.name(), "evaluation ")) evaluating_ = true;
+  if (absl::StartsWith(release.name(), "evaluated ")) evaluating_ = false;
+  if (release.value().empty()) return;
+  const std::map<std::string, double> values(release.value().begin(), release.value().end());
+  const auto workers = static_cast<int>(heard_.size());
+  if (book_.AddReduced(release.max_value(), values)) {
+    SayReported("all workers", release.max_value(), values, {{"workers", workers}}, effects);
+  } else {
+    SayDropped("all workers", release.max_value(), effects);
+  }
 }
 
 void Reports::Tick(absl::Time now, SchedulerEffects* effects) {

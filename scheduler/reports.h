@@ -3,6 +3,7 @@
 #ifndef TANDEM_SCHEDULER_REPORTS_H_
 #define TANDEM_SCHEDULER_REPORTS_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "job/job.h"
+#include "nlohmann/json.hpp"
 #include "proto/wire.pb.h"
 #include "scheduler/effects.h"
 #include "scheduler/job_report.h"
@@ -37,8 +39,9 @@ class Reports {
   absl::Status Add(absl::Time now, const Node& node, const Control& control,
                    SchedulerEffects* effects);
 
-  // The workers leave a barrier. Its name tells whether an evaluation begins or ends.
-  void OnRelease(const std::string& barrier);
+  // The workers leave a barrier. Its name tells whether an evaluation begins or ends. The values
+  // that their programs reported there are noted.
+  void OnRelease(const BarrierRelease& release, SchedulerEffects* effects);
 
   // Call it on each tick of a running job. Once an interval, sends a notice with the progress.
   // Workers report at the same moments; a late report is waited for, up to half an interval. The
@@ -60,6 +63,10 @@ class Reports {
 
  private:
   absl::Status AddNote(const Node& node, const ProgramNote& note, SchedulerEffects* effects);
+  void SayReported(const std::string& who, int64_t step,
+                   const std::map<std::string, double>& values, nlohmann::json said,
+                   SchedulerEffects* effects);
+  void SayDropped(const std::string& first, int64_t step, SchedulerEffects* effects);
   absl::Status AddProgress(absl::Time now, const Node& node, const Progress& progress,
                            SchedulerEffects* effects);
   void SayInterval(absl::Time now, SchedulerEffects* effects);

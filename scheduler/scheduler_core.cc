@@ -133,6 +133,10 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       break;
   }
   effects_ = nullptr;
+  const Node* const first = view_.number() > 0 ? members_.worker(0) : nullptr;
+  const bool runs = phase_ == Phase::kRunning || phase_ == Phase::kStopping;
+  const bool there = runs && first->connected && !first->gone && !replacements_.Awaits(*first);
+  effects->rank_zero = there ? std::optional<uint64_t>(first->main) : std::nullopt;
 }
 
 nlohmann::json SchedulerCore::Status() const {
@@ -742,7 +746,7 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
     if (entered[rank]) effects_->SendTo(*members_.worker(static_cast<int>(rank)), control);
     control.mutable_barrier_release()->clear_record();  // only rank 0 needs it
   }
-  reports_.OnRelease(name);
+  reports_.OnRelease(control.barrier_release(), effects_);
   if (end) StopJob();
   if (committed && checkpoints_.queue().paused() && checkpoints_.Resume(now_, effects_))
     checkpoints_.Ask(now_, effects_);

@@ -473,6 +473,7 @@ class Shell {
       case SchedulerNotice::Kind::kStallOver:
         return Emit({{"event", "stall_over"}, {"node", notice.node}});
       case SchedulerNotice::Kind::kEnding:
+        SendRecord("summary", Summary());
         return Emit({{"event", "ending"}});
       case SchedulerNotice::Kind::kVacant:
         ++restarts_.count;
@@ -539,10 +540,27 @@ class Shell {
     return {{"node", node}, {"reason", reason}, {"code", absl::StatusCodeToString(code)}};
   }
 
+  // Sends a record to the script of rank 0, if a script drives the workers. Requires: the frames of
+  // this step of the core are not sent yet, because STOP may be among them.
+  void SendRecord(const char* event, nlohmann::json fields) {
+    const std::optional<uint64_t> peer = effects_.rank_zero;
+    if (!peer.has_value() || !options_.plan.job.model().has_program()) return;
+    // Other messages must find room in the queue of a worker that reads slowly.
+    if (const auto it = unsent_.find(*peer);
+        it != unsent_.end() && it->second.size() >= kMaxUnsentFrames / 2) {
+      return;
+    }
+    fields["event"] = event;
+    Control control;
+    control.mutable_record()->set_json(OneLine(fields));
+    (void)SendOrQueue(*peer, Encode(control));
+  }
+
   void EmitMetric(const char* event, nlohmann::json fields) {
     fields["event"] = event;
     fields["time"] = NowText();
     Emit(fields);
+    SendRecord(event, fields);
     if (metrics_ == nullptr) return;
     // A full disk does not end the job: the training would be lost, and the disk may have room
     // again later.
@@ -560,23 +578,27 @@ class Shell {
     std::fflush(options_.progress);
   }
 
-  absl::Status WriteSummary(nlohmann::json summary) {
+  // Requires: the job ends or has ended.
+  nlohmann::json Summary() const {
+    nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
     summary["host"] = HostName();
     summary["started"] = started_;
     summary["ended"] = NowText();
     summary["evaluations"] = evaluations_;
     if (failed_.is_object()) summary["failed"] = failed_;
-    return WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
+    return summary;
   }
 
   // Writes the files before the last event, so that a program which reads "finished" finds them.
   absl::Status Finish() {
     board_.Close();
     const absl::Status result = core_.result();
-    const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+    const nlohmann::json summary = Summary();
     DrawTables(core_.report().max_step);
     const absl::Status written =
-        options_.out_dir.empty() ? absl::OkStatus() : WriteSummary(summary);
+        options_.out_dir.empty()
+            ? absl::OkStatus()
+            : WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
     if (!result.ok()) return result;
     for (const std::string& line : QualityWarnings(options_.plan, summary)) {
       Emit({{"event", "log"}, {"text", absl::StrCat("warning: ", line)}});

@@ -206,7 +206,9 @@ std::vector<std::string> LeftOut(const job::ResolvedJob& plan, const JobReport& 
 }
 
 json BestJson(const KeepBest& keep, const BestEvaluation& best) {
-  return {{"metric", absl::AsciiStrToLower(KeepBest::Metric_Name(keep.metric()))},
+  return {{"metric", keep.metric() == KeepBest::REPORTED
+                         ? keep.name()
+                         : absl::AsciiStrToLower(KeepBest::Metric_Name(keep.metric()))},
           {"data", "validation"},
           {"value", best.value()},
           {"epoch", best.epoch() + 1},

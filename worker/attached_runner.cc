@@ -1,6 +1,7 @@
 #include "worker/attached_runner.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -81,6 +82,7 @@ absl::Status AttachedRunner::Fetch(StepSlot* slot) {
 }
 
 absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first, HeldOut rows) {
+  if (first) reported_.clear();
   return requests_.Ask({.kind = Request::Kind::kTestBatch,
                         .slot = slot,
                         .first = first,
@@ -116,8 +118,14 @@ absl::StatusOr<std::string> AttachedRunner::MergeShares(
   const bool empty = std::all_of(shares.begin(), shares.end(), [](const auto& share) {
     return share.second.samples() == 0 && share.second.groups() == 0;
   });
-  if (empty) return std::string();
-  return worker::MergeShares(shares, payloads, plan_.job.evaluation().top_k());
+  if (empty && reported_.empty()) return std::string();
+  TANDEM_ASSIGN_OR_RETURN(const std::string result,
+                          worker::MergeShares(shares, payloads, plan_.job.evaluation().top_k()));
+  if (reported_.empty()) return result;
+  nlohmann::json json = nlohmann::json::parse(result);
+  if (json.is_null()) json = nlohmann::json::object();
+  json["reported"] = reported_;
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace tandem::worker

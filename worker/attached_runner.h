@@ -66,6 +66,11 @@ class AttachedRunner final : public TaskRunner {
 
   // On the program's thread, while kScore is requested: adds the scores of the batch.
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
+  // On the program's thread, while kTestBatch is requested: values that the programs have reported
+  // together. They belong to the evaluation.
+  void AddReported(const std::map<std::string, double>& values) {
+    for (const auto& [name, value] : values) reported_[name] = value;
+  }
 
  private:
   AttachedRunner(const job::ResolvedJob& plan,
@@ -87,6 +92,7 @@ class AttachedRunner final : public TaskRunner {
   absl::Status update_;  // the last answer of the program's optimizer
   HeapBufferSource buffers_;
   std::optional<data::EvaluationPart> evaluation_{std::in_place};
+  std::map<std::string, double> reported_;  // of this evaluation
 };
 
 }  // namespace tandem::worker

@@ -28,6 +28,11 @@ size_t CellsOf(const data::SparseInput& input) {
   return input.offsets.empty() ? input.index.size() : input.offsets.size() - 1;
 }
 
+absl::Status TooMany(size_t values) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a report of ", values, " values, expected 1 to ", kMostReported));
+}
+
 absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, expected ", want));
 }
@@ -103,6 +108,7 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
       self->how_ = how;
       self->changed_.SignalAll();
     }
+    self->news_.End(how);
     self->requests_.Close(how);
   };
   self->thread_ = std::thread([self, files] { self->Run(files); });
@@ -139,7 +145,14 @@ absl::Status AttachedWorker::Interrupted() {
 
 // ---- barriers of the programs -----------------------------------------------------------------
 
-absl::Status AttachedWorker::EnterBarrier() {
+absl::Status AttachedWorker::EnterBarrier(const ProgramValues& values, int64_t step,
+                                          bool of_evaluation) {
+  const bool reports = !values.value().empty();
+  for (const auto& [name, value] : values.value()) {
+    TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
+  }
+  if (static_cast<size_t>(values.value_size()) > kMostReported) return TooMany(values.value_size());
+  if (of_evaluation) TANDEM_RETURN_IF_ERROR(requests_.Expect(Request::Kind::kTestBatch).status());
   absl::MutexLock lock(&mutex_);
   if (!joined_)
     return absl::FailedPreconditionError("cannot enter a barrier before the job is joined");
@@ -149,10 +162,18 @@ absl::Status AttachedWorker::EnterBarrier() {
   released_ = false;
   ++barrier_;
   next_entry_ = absl::InfinitePast();
+  entry_.Clear();
+  entry_.set_name(BarrierName(barrier_));
+  entry_.set_parties(plan().workers());
+  entry_.set_value(step);
+  if (reports) *entry_.mutable_values() = values;
+  release_values_.clear();
+  of_evaluation_ = of_evaluation;
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
+absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline,
+                                                 std::map<std::string, double>* reduced) {
   absl::MutexLock lock(&mutex_);
   if (!in_barrier_)
     return absl::FailedPreconditionError("cannot wait at a barrier before entering it");
@@ -163,8 +184,13 @@ absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
           "the job has ended before all workers entered the barrier");
     released = true;
   }
-  if (released.ok() && *released) in_barrier_ = false;
-  return released;
+  if (!released.ok() || !*released) return released;
+  in_barrier_ = false;
+  if (reduced != nullptr) *reduced = release_values_;
+  if (!of_evaluation_) return true;
+  const absl::StatusOr<RequestQueue::Use> open = requests_.Expect(Request::Kind::kTestBatch);
+  if (open.ok()) runner_->AddReported(release_values_);  // else the job has ended
+  return true;
 }
 
 void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
@@ -180,12 +206,11 @@ void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
   }
   if (!in_barrier_ || released_ || now < next_entry_) return;
   next_entry_ = now + kResend;
-  BarrierEnter& entry = *out->emplace_back().mutable_barrier_enter();
-  entry.set_name(BarrierName(barrier_));
-  entry.set_parties(plan().workers());
+  *out->emplace_back().mutable_barrier_enter() = entry_;
 }
 
 void AttachedWorker::Hear(const Control& control) {
+  news_.Hear(control);
   const Command& command = control.command();
   if (command.kind() == Command::CHECKPOINT && command.hold()) stopped_.store(true);
   if (control.has_view()) checkpoints_models_.store(!control.view().checkpoint_folder().empty());
@@ -200,8 +225,10 @@ void AttachedWorker::Hear(const Control& control) {
     changed_.SignalAll();
   }
   if (!control.has_barrier_release()) return;
-  if (!in_barrier_ || control.barrier_release().name() != BarrierName(barrier_)) return;
+  const BarrierRelease& release = control.barrier_release();
+  if (!in_barrier_ || release.name() != BarrierName(barrier_)) return;
   released_ = true;
+  release_values_ = {release.value().begin(), release.value().end()};
   changed_.SignalAll();
 }
 
@@ -209,10 +236,7 @@ void AttachedWorker::Hear(const Control& control) {
 
 absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>& values,
                                             int64_t step, absl::Time deadline) {
-  if (values.empty() || values.size() > kMostReported) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a report of ", values.size(), " values, expected 1 to ", kMostReported));
-  }
+  if (values.empty() || values.size() > kMostReported) return TooMany(values.size());
   for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   absl::MutexLock lock(&mutex_);
   if (!joined_)
@@ -362,7 +386,9 @@ absl::Status AttachedWorker::GiveBatch(data::Batch* batch) {
   TANDEM_ASSIGN_OR_RETURN(RequestQueue::Use request,
                           requests_.Expect(Request::Kind::kBatch, Request::Kind::kTestBatch));
   TANDEM_RETURN_IF_ERROR(CheckBatch(*batch, request->kind == Request::Kind::kTestBatch));
+  const bool last = request->kind == Request::Kind::kTestBatch && batch->samples == 0;
   std::swap(request->slot->batch, *batch);
+  if (last) news_.OnEvaluationGiven();
   request.Answer(absl::OkStatus());
   return absl::OkStatus();
 }

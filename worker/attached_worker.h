@@ -38,8 +38,10 @@
 #include "base/clock.h"
 #include "data/batch.h"
 #include "job/job.h"
+#include "proto/wire.pb.h"
 #include "server/manifest.h"
 #include "worker/attached_runner.h"
+#include "worker/job_news.h"
 #include "worker/request_queue.h"
 #include "worker/worker_shell.h"
 
@@ -128,8 +130,16 @@ class AttachedWorker {
   // others. WaitBarrier returns true when all workers have entered, or when the job was told to
   // end; false: not by the deadline. FAILED_PRECONDITION: EnterBarrier while in a barrier,
   // WaitBarrier without one, or the job has ended.
-  absl::Status EnterBarrier();
-  absl::StatusOr<bool> WaitBarrier(absl::Time deadline);
+  // `values`: reduced over the workers. `of_evaluation`: they become a part of the evaluation whose
+  // kTestBatch is requested. FAILED_PRECONDITION: none is.
+  absl::Status EnterBarrier(const ProgramValues& values = {}, int64_t step = 0,
+                            bool of_evaluation = false);
+  // *reduced: the reduced values. Empty: there were none, or the job was told to end.
+  absl::StatusOr<bool> WaitBarrier(absl::Time deadline,
+                                   std::map<std::string, double>* reduced = nullptr);
+
+  // What the scheduler says to the program. May be used after the end of the job.
+  JobNews& news() { return news_; }
 
   // Once joined: reports values of `step` for metrics.jsonl and summary.json. False: too many
   // earlier reports were still not acknowledged by the scheduler at the deadline. INVALID_ARGUMENT:
@@ -180,6 +190,7 @@ class AttachedWorker {
   WorkerOptions options_;
   const bool keeps_state_;
   RequestQueue requests_;
+  JobNews news_;
   int rank_ = -1;
 
   absl::Mutex mutex_;
@@ -191,7 +202,9 @@ class AttachedWorker {
   absl::Status how_ ABSL_GUARDED_BY(mutex_);     // how it ended
   int64_t barrier_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the last barrier entered
   bool in_barrier_ ABSL_GUARDED_BY(mutex_) = false, released_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time next_entry_ ABSL_GUARDED_BY(mutex_);          // when the entry is sent again
+  absl::Time next_entry_ ABSL_GUARDED_BY(mutex_);  // when the entry is sent again
+  BarrierEnter entry_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, double> release_values_ ABSL_GUARDED_BY(mutex_);
   std::deque<ProgramNote> notes_ ABSL_GUARDED_BY(mutex_);  // not acknowledged by the scheduler
   size_t notes_said_ ABSL_GUARDED_BY(mutex_) = 0;          // number of notes_ sent
   int64_t last_note_ ABSL_GUARDED_BY(mutex_) = 0, checkpoints_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -209,6 +222,7 @@ class AttachedWorker {
 
   // Used by the program's thread.
   std::vector<float> scaled_;
+  bool of_evaluation_ = false;  // the values of the last barrier
   std::thread thread_;
 };
 

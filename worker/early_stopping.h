@@ -8,6 +8,7 @@
 #define TANDEM_WORKER_EARLY_STOPPING_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -50,6 +51,7 @@ class EarlyStopping {
 
  private:
   bool Better(double value) const;
+  absl::StatusOr<std::optional<double>> ValueIn(int64_t epoch, const std::string& result) const;
 
   const KeepBest keep_;
   const int every_epochs_;

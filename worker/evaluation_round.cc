@@ -154,6 +154,7 @@ bool EvaluationRound::Judge() {
     verdict_ = *verdict;
   }
   report_due_ = true;
+  told_ = WhereAndWhat(result_);
   return Enter(Stage::kEndBarrier);
 }
 
@@ -190,7 +191,8 @@ void EvaluationRound::OnRankZeroLost(absl::Time now) {
 std::optional<std::string> EvaluationRound::TakeReport() {
   if (!report_due_) return std::nullopt;
   report_due_ = false;
-  return WhereAndWhat(std::exchange(result_, ""));
+  result_.clear();
+  return told_;
 }
 
 // Adds to the result when it was measured and on which rows. A runner's result that is not a JSON
@@ -212,9 +214,12 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
 }
 
 bool EvaluationRound::PassEndBarrier(absl::Time now) {
-  const std::string barrier = absl::StrCat("evaluated ", number_);
-  const int64_t value = KeepsBest() ? verdict_.Pack() : context_.step;
-  if (!context_.barriers.Pass(now, barrier, value)) return false;
+  const std::string barrier = absl::StrCat(kEvaluated, number_);
+  BarrierEnter entry;
+  entry.set_name(barrier);
+  entry.set_value(KeepsBest() ? verdict_.Pack() : context_.step);
+  entry.set_evaluation_json(told_);
+  if (!context_.barriers.Pass(now, std::move(entry))) return false;
   if (KeepsBest()) verdict_ = Verdict::Unpack(context_.barriers.MaxValue(barrier));
   ++number_;
   payload_ = Buffer();

@@ -32,6 +32,10 @@
 
 namespace tandem::worker {
 
+// The name of the barrier that ends an evaluation is this and the number of the evaluation. Its
+// release has the result.
+inline constexpr absl::string_view kEvaluated = "evaluated ";
+
 class EvaluationRound {
  public:
   // Without rows (`has_rows` false) the round only has the held updates of fixed delays applied.
@@ -128,6 +132,7 @@ class EvaluationRound {
   std::map<int, EvaluationShare> shares_;
   std::map<int, Buffer> payloads_;
   std::string result_;
+  std::string told_;  // the result as the scheduler and the workers get it
   bool report_due_ = false;
 };
 

@@ -277,6 +277,8 @@ class _Loop:
             request = worker.next()
             if request.kind == self.fetch and self.epoch in (None, request.epoch):
                 self._give(request)
+                if self.over:
+                    return
             elif request.kind == self._use and self._given:
                 with worker.uninterrupted():
                     self._hand = self._given.popleft()
@@ -354,7 +356,10 @@ class _Loop:
         batches, step, read = place.read()
         if step is None:
             place.doubtful = False
-            if self.fetch == _abi.BATCH and place.last is None:
+            if self.fetch != _abi.BATCH:
+                self.over = worker.holds_end = True
+                return
+            if place.last is None:
                 self._check_empty(request.epoch)
             worker.give(None)
         else:
@@ -391,7 +396,8 @@ class _Loop:
                            "an epoch may have fewer batches" if place.accumulates() else ""))
         if self._use != _abi.SCORE or worker.scored:
             return
-        if self.scored > 0 or self.fetch == _abi.VALIDATION_BATCH or worker.scores is not None:
+        judged = self.fetch == _abi.VALIDATION_BATCH and not worker.deciding
+        if self.scored > 0 or judged or worker.scores is not None:
             raise Error("the loop over job.evaluate() goes on to the next batch without "
                         "job.score()")
         with worker.uninterrupted():

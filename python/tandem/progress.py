@@ -70,6 +70,10 @@ class Progress:
         one that comes."""
         if self.begun:  # by a loop that was left
             return None
+        # By number of the barrier: the values that workers have reduced there, in the last body of
+        # the loop over epochs.
+        self.reduced: dict[int, dict[str, float]] = {}
+        self._passed_values: dict[int, dict[str, float]] = {}  # of a worker that had passed it
         self.take_up()
         # The barriers before the loop over epochs are repeated in every run, also a resumed one.
         self.barriers = self._barriers_at_epoch
@@ -108,7 +112,7 @@ class Progress:
         """The body of the loop over epochs begins with this one."""
         self.epoch, self._inside, self._alone, self._loop = epoch, True, False, None
         self.body += 1
-        self._barriers_at_epoch = self.barriers
+        self._barriers_at_epoch, self.reduced = self.barriers, {}
 
     def has_passed_barrier(self) -> bool:
         """Whether another worker stands behind the barrier at hand, in the checkpoint from which
@@ -134,6 +138,7 @@ class Progress:
             place.restore(at["now"])
         return at if inside else None
 
+        self.reduced[self.barriers] = self._passed_values.get(self.barriers, {})
     def resumes(self) -> bool:
         """Whether the next loop over batches is the one in which the run resumes."""
         self.take_up()
@@ -210,7 +215,7 @@ class Progress:
         passed = self.barriers if self.begun and not self._inside else self._barriers_at_epoch
         return pack({
             "epoch": self.epoch, "inside": self._inside, "step": self.at_hand,
-            "barriers": passed, "loader": place, "random": random_state(),
+            "barriers": passed, "reduced": self.reduced, "loader": place, "random": random_state(),
             "reading": self.reading.state(), "testing": self.testing.state(),
             "buffers": _buffers_of(self._module),
             "groups": self._optimizer and [{k: v for k, v in group.items() if k != "params"}
@@ -256,6 +261,7 @@ class Progress:
         try:
             saved = unpack((ctypes.c_char * count.value).from_address(data.value))
             self._restore_buffers(saved["buffers"])
+            self._passed_values.update(of_other.get("reduced", {}))
         except (Error, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"{', '.join(own)}: as the script has made them, since those of the "
                           f"checkpoint that the run begins with do not fit: {error}", stacklevel=4)

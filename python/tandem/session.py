@@ -5,6 +5,7 @@ import _signal
 import atexit
 import ctypes
 import inspect
+import math
 import opcode
 import os
 import sys
@@ -27,6 +28,7 @@ from tandem.tables import Table
 from tandem.worker import SLICE_MS, Worker
 
 _PATIENCE = 5    # seconds for a checkpoint of a job that is closed
+_REDUCTIONS = ["mean", "sum", "min", "max"]  # from 1, as in capi/tandem.h
 
 
 def _driven() -> bool:
@@ -279,10 +281,10 @@ class Job:
             for dense, ids, label in job.evaluate(test_loader):
                 job.score(model(dense, ids), label)
 
-        AUC, logloss and accuracy over all workers are in summary.json. Call it after the epoch's
-        loop. The job evaluates after its last epoch, or after each N with evaluation {
-        every_epochs: N }. A loop for a metric of the script's own scores no batch, and calls
-        job.report(NAME=VALUE) afterwards.
+        AUC, logloss and accuracy over all workers are in summary.json, and job.evaluation() returns
+        them. Call it after the epoch's loop. The job evaluates after its last epoch, or after each
+        N with evaluation { every_epochs: N }. A loop for a metric of the script's own scores no
+        batch, and calls job.report(NAME=VALUE, reduce="mean", weight=SAMPLES) afterwards.
 
         data="validation": batches of the rows by which the job judges its model (train.keep_best),
         before the test rows, which come only after the models that are the best so far. Nothing in
@@ -372,27 +374,44 @@ class Job:
         Do not call it in a loop over batches, because workers may have different numbers of
         batches. The call returns at once in a job that was told to end, and in a resumed run at a
         barrier that another worker had left when the checkpoint was made."""
-        worker, lib = self._worker, library()
+        self._meet("job.barrier()", lambda: library().tandem_enter_barrier(self._worker.handle))
+
+    def _meet(self, what: str, enter: Callable[[], int]) -> bool:
+        """Waits until all workers have entered a barrier. False: another worker had left it when
+        the checkpoint was made."""
+        worker = self._worker
         worker.check_process()
         if worker.cells is not None:
-            raise Error("job.barrier() in the middle of a step; workers may have different numbers "
-                        "of batches, so call it before or after the loop over them")
+            raise Error(f"{what} in the middle of a step; workers may have different numbers of "
+                        "batches, so call it before or after the loop over them")
         if worker.progress.has_passed_barrier():
-            return
+            return False
         if worker.optimizer is not None:
             worker.optimizer.carry_out()
-        check(lib.tandem_enter_barrier(worker.handle))
-        request = _abi.Request()
-        while not check(lib.tandem_wait_barrier(worker.handle, SLICE_MS)):
-            check(lib.tandem_next(worker.handle, 0, ctypes.byref(request)))
-            if request.kind == _abi.STATE and not request.last:  # others cannot come here before
-                worker.progress.checkpoint()
+        check(enter())
+        while not check(library().tandem_wait_barrier(worker.handle, SLICE_MS)):
+            worker.answer_state()
         worker.progress.barriers += 1
+        return True
 
-    def report(self, **values: SupportsFloat) -> None:
+    def report(self, *, reduce: Optional[str] = None, weight: Optional[float] = None,
+               **values: SupportsFloat) -> Optional[dict[str, float]]:
         """Adds numbers of the script's own to a line of metrics.jsonl with the step at hand. The
-        last one of each name is in summary.json. If several workers report a name at one step, the
-        lowest rank counts. A number that is not finite becomes null, with a warning."""
+        last one of each name is in summary.json. A number that is not finite becomes null, with a
+        warning.
+
+        reduce: "mean", "sum", "min" or "max": all workers make the call, with the same names, and
+        each gets the reduced numbers, by name. The call waits for all of them, so it belongs before
+        or after a loop over batches. weight: how many samples the numbers of this worker are the
+        mean of; a mean needs it. With weight=0 the worker's numbers do not count, and if none
+        counts, the result is NaN. So is that of a job that was told to end.
+
+        Without reduce the call returns at once. If several workers then report a name at one step,
+        the lowest rank counts.
+
+        After a loop over job.evaluate() reduced numbers are part of that evaluation: of the result
+        of job.evaluation(), and of what decides with train { keep_best { metric: REPORTED } }.
+        """
         worker = self._worker
         worker.check_process()
         names = (ctypes.c_char_p * max(1, len(values)))(*[name.encode() for name in values])
@@ -400,10 +419,54 @@ class Job:
             numbers = (ctypes.c_double * max(1, len(values)))(*[float(v) for v in values.values()])
         except (TypeError, ValueError) as error:
             raise ValueError(f"job.report: {error}; expected a number for each name") from None
+        if reduce is not None:
+            return self._reduce(reduce, weight, names, numbers, list(values))
+        if weight is not None:
+            raise ValueError("job.report: weight= belongs to reduce=\"mean\"")
         while not check(library().tandem_report(worker.handle, len(values), names, numbers,
                                                 self.step, SLICE_MS)):
             pass
         worker.reported = True
+        return None
+
+    def _reduce(self, reduce: str, weight: Optional[float], names: Any, numbers: Any,
+                keys: list[str]) -> dict[str, float]:
+        """Does what report() does with reduce."""
+        if reduce not in _REDUCTIONS:
+            raise ValueError(f"job.report(reduce={reduce!r}): expected one of "
+                             f"{', '.join(map(repr, _REDUCTIONS))}")
+        if weight is None and reduce == "mean":
+            raise ValueError("job.report(reduce=\"mean\"): where is the weight? Say weight=N, the "
+                             "number of samples of this worker")
+        worker, lib = self._worker, library()
+        number = _REDUCTIONS.index(reduce) + 1
+        weighs = 1. if weight is None else float(weight)
+        if not self._meet("job.report(reduce=...)", lambda: lib.tandem_enter_reduction(
+                worker.handle, len(keys), names, numbers, number, weighs, self.step,
+                worker.holds_end)):
+            passed = worker.progress.reduced[worker.progress.barriers]
+            return {key: passed.get(key, math.nan) for key in keys}
+        worker.reported = True
+        reduced, value = {}, ctypes.c_double()
+        for key, name in zip(keys, names):
+            there = check(lib.tandem_reduced(worker.handle, name, ctypes.byref(value)))
+            reduced[key] = value.value if there else math.nan
+        worker.progress.reduced[worker.progress.barriers] = reduced
+        return reduced
+
+    def evaluation(self) -> dict[str, Any]:
+        """The result of the last loop over job.evaluate() that had batches on some worker: "auc",
+        "logloss" and "accuracy" over all workers, and the others of an `evaluation` line of
+        metrics.jsonl, with "reported", what the script has reported with reduce=. Each worker gets
+        the same. Waits until all workers have ended their loops. Empty: nothing was scored yet."""
+        return self._worker.evaluation()
+
+    def on_record(self, function: Callable[[dict[str, Any]], Any]) -> None:
+        """Has a function called with each record of the job, a dict: the lines of metrics.jsonl,
+        whose "event" is "started", "progress", "evaluation", "reported", "saved" and others, and at
+        the end of the job its summary ("event": "summary"), as in summary.json. On worker 0 alone,
+        in the thread of the loop, between two batches."""
+        self._worker.on_record.append(function)
 
     def checkpoint(self) -> None:
         """Asks for a checkpoint and returns at once. The checkpoint is made soon. The n-th calls of
@@ -454,6 +517,7 @@ class Job:
         if worker.train_loop is not None:
             worker.train_loop.settle()
         try:
+            worker.end_evaluation()
             while not check(lib.tandem_next(worker.handle, SLICE_MS, ctypes.byref(request))):
                 if worker.cluster is not None and not worker.cluster.told_end:
                     worker.cluster.check()  # until the job has begun

@@ -5,10 +5,11 @@ from __future__ import annotations
 import _signal
 import contextlib
 import ctypes
+import json
 import os
 import threading
 from types import FrameType
-from typing import Any, Iterable, Optional
+from typing import Any, Callable, Iterable, Optional
 
 import torch
 
@@ -64,7 +65,9 @@ class Worker:
     loader gave them. step: the ids of the step, which may have several batches; batches: their
     cells; at: the batch at hand. scored: the batch at hand has scores, or needs none. stepping: its
     gradients were given, and its step is not done. train_loop, test_loop: the last loop over
-    batches of an epoch, and of an evaluation; looping: the one whose body runs.
+    batches of an epoch, and of an evaluation; looping: the one whose body runs. deciding: the name of
+    the number of the script that decides which model is kept, or "". on_record: functions of the script that
+    get the job's records.
     """
 
     def __init__(self, job: str, scheduler: str, index: int, settings: list[str],
@@ -93,12 +96,16 @@ class Worker:
         self.test_loop: Any = None   # data._Loop
         self.looping: Any = None     # data._Loop
         self.evaluating = False      # a loop over job.evaluate() has begun and not ended
+        # The loop over job.evaluate() has ended, and the worker still requests a batch: what the
+        # script reports now belongs to the evaluation.
+        self.holds_end = False
         self.reported = True         # something, since the last loop of an evaluation began
         self.warned_no_evaluation = False
         self.between = False         # epochs() waits for the next one
         self.lookup: Optional[Lookup] = None   # of rows between batches
         scores = os.environ.get("TANDEM_SCORES")  # `tandem predict` wants them
         self.scores = open(scores, "wb") if scores else None
+        self.on_record: list[Callable[[dict[str, Any]], Any]] = []
         self.progress = Progress(self.handle, self.uninterrupted)
 
     def wait_joined(self) -> None:
@@ -112,6 +119,7 @@ class Worker:
         self.rank: int = lib.tandem_rank(handle)
         self.world_size: int = lib.tandem_world_size(handle)
         self.seed: int = lib.tandem_seed(handle)
+        self.deciding: str = lib.tandem_deciding_number(handle).decode()
         self.program_optimizer = bool(lib.tandem_program_optimizer(handle))
         self.tables: Tables[Table] = Tables("the job", (
             Table(t, lib.tandem_table_name(handle, t).decode(), lib.tandem_table_dim(handle, t),
@@ -143,9 +151,11 @@ class Worker:
         the way. of_step: the end of a step counts as one; else it belongs to a step that was
         interrupted while it waited, and is skipped."""
         self.check_process()
+        self.end_evaluation()
         request = _abi.Request()
         lib = library()
         while True:
+            self.pass_records_on()
             if not check(lib.tandem_next(self.handle, SLICE_MS, ctypes.byref(request))):
                 continue
             if request.kind == _abi.STATE:
@@ -170,6 +180,37 @@ class Worker:
         if self.stepping or not in_step_alone:
             self.optimizer.update()
         check(library().tandem_updated(self.handle))
+
+    def end_evaluation(self) -> None:
+        """Says that the evaluation has no more batches on this worker, if its loop has ended."""
+        if self.holds_end:
+            with self.uninterrupted():
+                self.give(None)
+                self.holds_end = False
+
+    def evaluation(self) -> dict[str, Any]:
+        """The result of the last evaluation. Waits for the workers that still evaluate."""
+        self.check_process()
+        self.end_evaluation()
+        text = ctypes.c_char_p()
+        while not check(library().tandem_evaluation(self.handle, SLICE_MS, ctypes.byref(text))):
+            self.answer_state()
+        return json.loads(text.value or b"{}")
+
+    def answer_state(self) -> None:
+        """Gives the script's part of a checkpoint that other workers wait for, while this one waits
+        for them."""
+        request = _abi.Request()
+        check(library().tandem_next(self.handle, 0, ctypes.byref(request)))
+        if request.kind == _abi.STATE and not request.last:  # others cannot come here before
+            self.progress.checkpoint()
+
+    def pass_records_on(self) -> None:
+        """Calls the functions of job.on_record() with the records that have come."""
+        text = ctypes.c_char_p()
+        while self.on_record and check(library().tandem_record(self.handle, ctypes.byref(text))):
+            for function in self.on_record:
+                function(json.loads(text.value or b"{}"))
 
     def give(self, ids: Optional[BatchIds], batches: int = 1) -> None:
         """Answers a request for a batch. None: there are no more. batches: how many of the script's
@@ -230,6 +271,8 @@ class Worker:
         code = library().tandem_close(self.handle)
         if self.cluster is not None:
             self.cluster.finish()
+        if code == 0:
+            self.pass_records_on()
         return code
 
     # ---- rows of other batches than that at hand ----

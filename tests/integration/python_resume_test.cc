@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/random.h"
@@ -174,6 +175,67 @@ TEST_F(PythonResumeTest, TheModelOfTheBestEpochIsKept) {
   EXPECT_EQ(last.summary["best"], best);
   EXPECT_EQ(last.summary["eval"]["logloss"], whole.summary["eval"]["logloss"]);
   EXPECT_EQ(Difference(Model("whole"), Model("broken")), "") << "--seed=" << TestSeed();
+}
+
+// A number of the script decides, reduced over workers with parts of different sizes, and each
+// worker knows the results. Worker 0 also gets all records of the job.
+TEST_F(PythonResumeTest, AMetricOfTheScriptDecides) {
+  const std::string script = SourcePath("tests/python/best.py");
+  const Settings judged = {
+      "train.epochs=20", "train.batch_size=20",
+      "train.keep_best={metric: REPORTED name: \"own\" smaller_is_better: true patience: 2}"};
+  const RunResult whole = RunJob(Arguments("whole", judged, "own", script), kLimit);
+  ASSERT_TRUE(whole.ok()) << whole.DebugString();
+  const nlohmann::json best = whole.summary["best"];
+  EXPECT_EQ(best["metric"], "own");
+  double smallest = INFINITY;
+  int64_t last = 0;
+  for (const nlohmann::json& evaluation : whole.summary["evaluations"]) {
+    if (evaluation["data"] != "validation") continue;
+    const double own = evaluation["reported"]["own"];
+    EXPECT_EQ(evaluation["reported"]["rows"], 200);
+    EXPECT_EQ(evaluation.contains("best"), own < smallest);
+    smallest = std::min(smallest, own);
+    last = evaluation["epoch"];
+  }
+  EXPECT_EQ(best["value"], smallest);
+  EXPECT_EQ(last, best["epoch"].get<int>() + 2) << whole.DebugString();
+  EXPECT_EQ(whole.summary["reported"]["rows"], 200);
+  const std::string known = ReadTextFile(Out("whole") + "/own-0");
+  EXPECT_EQ(known, ReadTextFile(Out("whole") + "/own-1"));
+  const nlohmann::json first = nlohmann::json::parse(known)[0];
+  EXPECT_EQ(first[2]["reported"]["own"], first[0]["own"]);
+  EXPECT_THAT(known, HasSubstr(absl::StrCat("\"auc\": ", whole.summary["eval"]["auc"].dump())));
+
+  const nlohmann::json records = nlohmann::json::parse(ReadTextFile(Out("whole") + "/records"));
+  std::vector<nlohmann::json> lines, given(records.begin(), records.end());
+  for (const absl::string_view line :
+       absl::StrSplit(ReadTextFile(Out("whole") + "/metrics.jsonl"), '\n', absl::SkipEmpty())) {
+    lines.push_back(nlohmann::json::parse(line));
+  }
+  ASSERT_EQ(lines.back()["event"], "finished");
+  lines.pop_back();
+  ASSERT_EQ(given.back()["event"], "summary");
+  for (const auto& [name, value] : whole.summary.items()) {
+    if (name != "ended") EXPECT_EQ(given.back()[name], value) << name;
+  }
+  given.pop_back();
+  EXPECT_EQ(given, lines);
+  const RunResult logged = RunPython({SourcePath("tests/python/loggers.py"),
+                                      SourcePath("docs/PYTHON.md"), Out("whole") + "/records"});
+  EXPECT_TRUE(logged.ok()) << logged.DebugString();
+
+  Random random(TestSeed());
+  TrainAndKill(Arguments("broken", judged, "own", script), "broken", 0,
+               absl::Milliseconds(300) * random.NextDouble());
+  const RunResult ended = RunJob(Resumed(Arguments("broken", judged, "own", script)), kLimit);
+  ASSERT_TRUE(ended.ok()) << ended.DebugString() << "--seed=" << TestSeed();
+  EXPECT_EQ(ended.summary["best"], best);
+  EXPECT_EQ(Difference(Model("whole"), Model("broken")), "") << "--seed=" << TestSeed();
+
+  const RunResult missing = RunJob(Arguments("missing", judged, "own unreported", script), kLimit);
+  EXPECT_EQ(missing.exit_code, 1) << missing.DebugString();
+  EXPECT_THAT(missing.output, HasSubstr("the script has not reported own after epoch 0"));
 }
 
 TEST_F(PythonResumeTest, WhatKeepsABestModelNeedsItsRows) {

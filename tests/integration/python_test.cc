@@ -540,8 +540,10 @@ TEST_F(PythonTest, ScriptsReportAndAskForCheckpoints) {
     EXPECT_THAT(ReadTextFile(absl::StrCat(arguments.out, "/logs/worker-", log, ".log")),
                 HasSubstr("all said"));
   }
-  const nlohmann::json want = {{"both", 10},  {"only/0", 0.5}, {"only/1", 0.5},
-                               {"epochs", 2}, {"many", 1999},  {"undefined", nullptr}};
+  const nlohmann::json want = {{"both", 10},   {"only/0", 0.5}, {"only/1", 0.5},
+                               {"epochs", 2},  {"many", 1999},  {"undefined", nullptr},
+                               {"mean", 10.8}, {"a", 21},       {"b", -21},
+                               {"least", 10},  {"most", 10}};
   EXPECT_THAT(run.output, HasSubstr(": the script has reported undefined=nan at step 9; values "
                                     "that are not finite are null in metrics.jsonl"));
   EXPECT_EQ(run.summary["reported"], want);

@@ -38,7 +38,20 @@ for epoch in job.epochs():
         if job.step == 4:
             job.report(both=10 + job.rank, **{f"only/{job.rank}": .5})
     job.report(epochs=epoch + 1 + job.rank)
+    own = 10. + job.rank
+    assert job.report(mean=own, reduce="mean", weight=1 + 3 * job.rank) == {"mean": 54 / 5}
+    assert job.report(a=own, b=-own, reduce="sum") == {"a": 21, "b": -21}
+    assert job.report(least=own, reduce="min") == {"least": 10}
+    assert job.report(most=own, reduce="max") == {"most": 11}
+    # A worker of weight 0 has no value.
+    assert job.report(most=own, reduce="max", weight=1 - job.rank) == {"most": 10}
     if epoch == 0:
+        refused("expected one of 'mean', 'sum', 'min', 'max'", job.report, x=1, reduce="median")
+        refused("where is the weight? Say weight=N", job.report, x=1, reduce="mean")
+        refused("weight= belongs to reduce=", job.report, x=1, weight=3)
+        refused("weight -1 of reported values; expected 0 or more", job.report, x=1, reduce="sum",
+                weight=-1)
+        refused("64 visible ASCII characters", job.report, reduce="sum", **{"é": 1})
         refused("expected 1 to 100", job.report)
         job.report(undefined=float("nan"))
         refused("job.report: could not convert string", job.report, x="much")

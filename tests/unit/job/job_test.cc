@@ -1353,6 +1353,22 @@ TEST(ProgramJobTest, TablesNameTheFieldsAndBoundTheIds) {
   EXPECT_EQ(job::MostIdsOfBatch(*plan, plan->tables[1]), 16 * 20);
 }
 
+TEST(ProgramJobTest, ANumberOfTheScriptDecidesByItsName) {
+  const char* const ndcg = "{metric: REPORTED name: 'ndcg' smaller_is_better: true}";
+  const absl::StatusOr<Job> job =
+      job::ParseJob(kProgramJob, "job.textproto", {{"train.keep_best", ndcg}});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->train().keep_best().name(), "ndcg");
+  EXPECT_THAT(Refusal(kJob, {{"train.keep_best", ndcg}, {"data.validation.fraction", "0.1"}}),
+              HasSubstr("train.keep_best.metric: REPORTED needs a script"));
+  for (const auto& [keep, message] :
+       {std::pair("{metric: REPORTED}", "train.keep_best.name: is not set; say which number"),
+        {"{name: 'ndcg'}", "train.keep_best.name: ndcg needs metric: REPORTED"},
+        {"{smaller_is_better: true}", "train.keep_best.smaller_is_better: needs metric: "}}) {
+    EXPECT_THAT(Refusal(kProgramJob, {{"train.keep_best", keep}}), HasSubstr(message));
+  }
+}
+
 TEST(ProgramJobTest, IsRefusedWhereItContradictsItself) {
   const auto expect = [](const job::Overrides& overrides, const char* message) {
     EXPECT_THAT(Refusal(kProgramJob, overrides), HasSubstr(message));

@@ -1,4 +1,6 @@
 // The objects that the scheduler's core is made of, each by itself.
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -59,6 +61,71 @@ class PartsTest : public ::testing::Test {
 };
 
 // A release with a part of a character could not be read by any worker.
+BarrierEnter Reports(ProgramValues::Reduction reduction, double weight, double value) {
+  BarrierEnter enter;
+  enter.set_name("program 1");
+  enter.mutable_values()->set_reduction(reduction);
+  enter.mutable_values()->set_weight(weight);
+  (*enter.mutable_values()->mutable_value())["x"] = value;
+  return enter;
+}
+
+// The values are reduced in the order of ranks, whoever comes first.
+TEST(BarriersTest, ValuesOfProgramsAreReduced) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  struct Case {
+    ProgramValues::Reduction reduction;
+    double weights[3], values[3], want;
+  };
+  for (const Case& c : {Case{ProgramValues::MEAN, {1, 3, 0}, {2, 6, kNan}, 5},
+                        {ProgramValues::MEAN, {}, {}, kNan},
+                        {ProgramValues::SUM, {1, 1, 1}, {.1, .2, .3}, .1 + .2 + .3},
+                        {ProgramValues::MIN, {1, 1, 1}, {4, -2, 9}, -2},
+                        {ProgramValues::MAX, {1, 1, 1}, {4, -2, 9}, 9},
+                        {ProgramValues::MAX, {1, 1, 1}, {4, kNan, 9}, kNan}}) {
+    scheduler::Barriers barriers(3);
+    for (const int rank : {2, 0, 1}) {
+      ASSERT_TRUE(
+          barriers.Enter(At(0), rank, Reports(c.reduction, c.weights[rank], c.values[rank])).ok());
+    }
+    const double reduced = barriers.Release("program 1").value().at("x");
+    EXPECT_TRUE(reduced == c.want || (std::isnan(reduced) && std::isnan(c.want)))
+        << reduced << ", expected " << c.want;
+  }
+}
+
+TEST(BarriersTest, ProgramsReportTheSameNames) {
+  scheduler::Barriers barriers(2);
+  ASSERT_TRUE(barriers.Enter(At(0), 0, Reports(ProgramValues::SUM, 1, 2)).ok());
+  ASSERT_TRUE(barriers.Enter(At(0), 0, Reports(ProgramValues::SUM, 1, 2)).ok()) << "it repeats";
+  BarrierEnter alone;
+  alone.set_name("program 1");
+  EXPECT_EQ(barriers.Enter(At(0), 1, alone).status().message(),
+            "worker 1 waits in job.barrier(), and worker 0 reports the sum of x; all workers make "
+            "these calls in the same order, with the same names");
+  EXPECT_EQ(barriers.Enter(At(0), 1, Reports(ProgramValues::MEAN, 1, 2)).status().message(),
+            "worker 1 reports the mean of x, and worker 0 reports the sum of x; all workers make "
+            "these calls in the same order, with the same names");
+  EXPECT_THAT(barriers.Enter(At(0), 1, Reports(ProgramValues::SUM, -1, 2)).status().message(),
+              HasSubstr("a report of weight -1, expected 0 or more"));
+  EXPECT_THAT(barriers.Enter(At(0), 1, Reports(ProgramValues::REDUCTION_UNSPECIFIED, 1, 2))
+                  .status()
+                  .message(),
+              HasSubstr("without a reduction"));
+}
+
+// The result of an evaluation comes with the release of the barrier at its end.
+TEST(BarriersTest, RankZeroGivesTheResultOfAnEvaluation) {
+  scheduler::Barriers barriers(2);
+  BarrierEnter enter;
+  enter.set_name("evaluated 0");
+  ASSERT_TRUE(barriers.Enter(At(0), 1, enter).ok());
+  enter.set_evaluation_json("{}");
+  ASSERT_TRUE(barriers.Enter(At(0), 0, enter).ok());
+  EXPECT_EQ(barriers.Release("evaluated 0").evaluation_json(), "{}");
+  EXPECT_EQ(barriers.Released("evaluated 0").evaluation_json(), "{}");
+}
+
 TEST(BarriersTest, AFailureIsCutBetweenTwoCharacters) {
   scheduler::Barriers barriers(1);
   BarrierEnter enter;
@@ -448,12 +515,15 @@ TEST_F(PartsTest, ANoticeSaysThatTheWorkersEvaluate) {
   EXPECT_EQ(progress["samples_per_second"], 2);
   EXPECT_TRUE(progress.contains("seconds_left"));
   EXPECT_FALSE(progress.contains("evaluating"));
-  reports.OnRelease("evaluation 0");
+  BarrierRelease release;
+  release.set_name("evaluation 0");
+  reports.OnRelease(release, &effects_);
   progress = report(31, 30, 1);
   EXPECT_EQ(progress["evaluating"], true);
   EXPECT_FALSE(progress.contains("samples_per_second"));
   EXPECT_FALSE(progress.contains("seconds_left"));
-  reports.OnRelease("evaluated 0");
+  release.set_name("evaluated 0");
+  reports.OnRelease(release, &effects_);
   progress = report(32, 31, 1);
   EXPECT_EQ(progress["samples_per_second"], 2);
   EXPECT_FALSE(progress.contains("evaluating"));

@@ -47,6 +47,29 @@ TEST(EarlyStoppingTest, TheBestIsTheLargestAucAndTheSmallestLogloss) {
   EXPECT_FALSE(auc.best().stopped());
 }
 
+TEST(EarlyStoppingTest, ANumberOfTheScriptDecides) {
+  KeepBest keep = Keep(KeepBest::REPORTED, 0);
+  keep.set_name("ndcg");
+  EarlyStopping larger(keep, 1);
+  keep.set_smaller_is_better(true);
+  EarlyStopping smaller(keep, 1);
+  const char* const values[] = {".7", ".6", "null", ".8"};
+  std::string of_larger, of_smaller;
+  for (int64_t epoch = 0; epoch < 4; ++epoch) {
+    const std::string result =
+        absl::StrFormat(R"({"auc":0.5,"reported":{"hr":1,"ndcg":0%s}})", values[epoch]);
+    const std::string valid = values[epoch][0] == 'n' ? R"({"reported":{"ndcg":null}})" : result;
+    of_larger += Say(larger.Judge(epoch, epoch, valid));
+    of_smaller += Say(smaller.Judge(epoch, epoch, valid));
+  }
+  EXPECT_EQ(of_larger, "b--b");
+  EXPECT_EQ(of_smaller, "bb--");
+  for (const char* const without : {"", R"({"auc":0.5})", R"({"reported":{"hr":1}})"}) {
+    EXPECT_THAT(Say(larger.Judge(5, 5, without)),
+                HasSubstr("the script has not reported ndcg after epoch 5"));
+  }
+}
+
 TEST(EarlyStoppingTest, NoRowsGiveNoVerdict) {
   EarlyStopping judge(Keep(KeepBest::AUC, 0), 1);
   EXPECT_THAT(Say(judge.Judge(3, 30, "")),
