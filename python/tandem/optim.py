@@ -43,9 +43,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     only. Parameters may be on a GPU: then each step copies gradients to the host, and values back.
     Move a module before.
 
-    Learning rate schedules of torch take the script's optimizer or this one:
-    torch.optim.lr_scheduler.StepLR(optimizer, 1). Step them once an epoch, and say
-    job.keep(schedule=schedule) for checkpoints. The job's optimizer has no schedule.
+    schedule: a learning rate schedule of torch over the script's optimizer. It is stepped once
+    after each step of the job, also after one in which this worker has no samples, so that all
+    workers have the same learning rates. Checkpoints contain it. Schedules that the script steps
+    itself take the script's optimizer or this one: torch.optim.lr_scheduler.StepLR(optimizer, 1).
+    Step those once an epoch, and say job.keep(schedule=schedule). The job's optimizer has no
+    schedule.
 
     An Error or a ValueError says how optimizer, module and job do not fit; parameters are float32.
     """
@@ -54,7 +57,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, optimizer: Union[torch.optim.Optimizer, torch.nn.Module, None],
                  model: Optional[torch.nn.Module] = None, loss: str = "mean",
-                 max_norm: Optional[float] = None, clip_norm: Optional[float] = None) -> None:
+                 max_norm: Optional[float] = None, clip_norm: Optional[float] = None,
+                 schedule: Any = None) -> None:
         worker = current_worker()
         if isinstance(optimizer, torch.nn.Module):
             optimizer, model = None, optimizer
@@ -69,6 +73,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if max_norm is not None and optimizer is None:
             raise ValueError("DistributedOptimizer: max_norm is for an optimizer of torch; for "
                              "the job's optimizer set dense { optimizer { clip_norm: ... } }")
+        if schedule is not None:
+            _check_schedule(schedule, optimizer)
         if worker.optimizer is not None:
             raise Error("there is a DistributedOptimizer already; a job has one")
         if optimizer is not None and not worker.program_optimizer:
@@ -83,9 +89,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._scaler_saw_rows = False
         if clip_norm is not None:
             check(library().tandem_clip_norm(worker.handle, clip_norm))
-        self._parameters = worker.optimizer = _Parameters(worker, model, optimizer, max_norm)
+        self._parameters = worker.optimizer = _Parameters(worker, model, optimizer, max_norm,
+                                                          schedule)
         if optimizer is not None:  # whose class has imported the compiler, which takes seconds
             break_graphs()
+        if schedule is not None:
+            worker.progress.keep({"schedule": schedule})
         worker.progress.restore(worker.rank, worker.world_size, model, optimizer)
 
     @property
@@ -227,9 +236,10 @@ class _Parameters:
     """
 
     def __init__(self, worker: Worker, module: torch.nn.Module,
-                 optimizer: Optional[torch.optim.Optimizer], max_norm: Optional[float]) -> None:
+                 optimizer: Optional[torch.optim.Optimizer], max_norm: Optional[float],
+                 schedule: Any) -> None:
         self._worker, self._module, self._optimizer = worker, module, optimizer
-        self._max_norm = max_norm
+        self._max_norm, self._schedule = max_norm, schedule
         self._named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
         self._own = {id(p) for _, p in self._named}
         self._frozen: list[torch.Tensor] = []  # the module's others, when they were last listed
@@ -383,10 +393,25 @@ class _Parameters:
         if self._max_norm is not None:  # here: the script does not run in a step without a batch
             torch.nn.utils.clip_grad_norm_([p for _, p in self._named], self._max_norm)
         self._optimizer.step()
+        if self._schedule is not None:
+            self._schedule.step()
         self.carry_out()
         if own is not None:
             for (_, p), gradient in zip(self._named, own):
                 p.grad = gradient
+
+
+def _check_schedule(schedule: Any, optimizer: Optional[torch.optim.Optimizer]) -> None:
+    if optimizer is None:
+        raise ValueError("DistributedOptimizer: schedule is for an optimizer of torch; the job's "
+                         "optimizer has a constant learning rate")
+    if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ValueError("DistributedOptimizer: ReduceLROnPlateau needs a number for each step; "
+                         "step it once an epoch: schedule.step(job.report(loss=LOSS, weight=SAMPLES"
+                         ", reduce=\"mean\")[\"loss\"]), the same number on all workers")
+    if getattr(schedule, "optimizer", None) is not optimizer:
+        raise ValueError("DistributedOptimizer: schedule is not one of this optimizer; expected "
+                         "for example torch.optim.lr_scheduler.OneCycleLR(optimizer, ...)")
 
 
 def check_gpu(devices: set[torch.device]) -> None:

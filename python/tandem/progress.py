@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import types
 import warnings
+import weakref
 from typing import Any, Callable, Optional
 
 import torch
@@ -17,6 +19,22 @@ def _buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that belong to the module's state (without those of persistent=False)."""
     persistent = module.state_dict()
     return {name: buffer for name, buffer in module.named_buffers() if name in persistent}
+
+
+def _state_of(value: Any) -> Any:
+    """The state of an object of job.keep(). Schedules of torch 1.13 have methods of their own in it
+    (OneCycleLR, CyclicLR), which they have again when they are made."""
+    schedules = torch.optim.lr_scheduler
+    kind = getattr(schedules, "LRScheduler", schedules._LRScheduler)
+    state = value.state_dict()
+    return _without_methods(state) if isinstance(value, kind) else state
+
+
+def _without_methods(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _without_methods(part) for key, part in state.items()
+                if not isinstance(part, (types.MethodType, weakref.ref))}
+    return [_without_methods(part) for part in state] if isinstance(state, list) else state
 
 
 class Progress:
@@ -187,7 +205,7 @@ class Progress:
             if name in self._kept:
                 raise ValueError(f"job.keep({name}=...): it keeps one of that name already")
             # An error says what no checkpoint can hold.
-            pack(value.state_dict(), f"job.keep({name}=...): its state")
+            pack(_state_of(value), f"job.keep({name}=...): its state")
             self._kept[name] = value
             if self._resumed is not None:
                 self._load(name, value)
@@ -220,7 +238,7 @@ class Progress:
             "buffers": _buffers_of(self._module),
             "groups": self._optimizer and [{k: v for k, v in group.items() if k != "params"}
                                            for group in self._optimizer.param_groups],
-            "kept": {name: value.state_dict() for name, value in self._kept.items()}})
+            "kept": {name: _state_of(value) for name, value in self._kept.items()}})
 
     def _optimizer_state(self) -> Optional[dict[str, Any]]:
         """The same on all workers."""

@@ -21,8 +21,9 @@ import tandem
 from tandem.copies import copy_of
 from tandem.current import made_for
 from tandem.nn import _check_field, _same
-from tandem.optim import check_gpu
+from tandem.optim import _check_schedule, check_gpu
 from tandem.packing import pack, unpack
+from tandem.progress import _state_of
 from tandem.sparse import BatchIds, KeyedJaggedTensor, StepIds
 from tandem.tables import Table, Tables
 
@@ -405,6 +406,39 @@ for gpus, rank, device in ((0, "1", "cpu"), (2, "0", "cuda:0"), (2, "1", "cuda:1
         assert told == []
         check_gpu({torch.device("cuda", 0)})
         assert len(told) == (device == "cuda:1"), (device, told)
+
+# Each schedule of torch can be in a checkpoint, and continues from there.
+parameter = torch.nn.Parameter(torch.zeros(1))
+schedules = torch.optim.lr_scheduler
+
+
+def each_schedule():
+    sgd = lambda: torch.optim.SGD([parameter], lr=.1, momentum=.9)
+    one = sgd()
+    return [schedules.StepLR(sgd(), 3), schedules.MultiStepLR(sgd(), [2, 5]),
+            schedules.OneCycleLR(sgd(), .3, total_steps=20), schedules.CyclicLR(sgd(), .01, .2, 3),
+            schedules.CosineAnnealingWarmRestarts(sgd(), 3),
+            schedules.LambdaLR(sgd(), lambda n: .9 ** n),
+            schedules.SequentialLR(one, [schedules.OneCycleLR(one, .3, total_steps=20),
+                                         schedules.StepLR(one, 1)], [4])]
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # no optimizer steps here
+    for whole, resumed in zip(each_schedule(), each_schedule()):
+        for at in range(12):
+            if at == 7:
+                resumed.load_state_dict(unpack(pack(_state_of(whole))))
+                resumed.optimizer.load_state_dict(whole.optimizer.state_dict())
+            whole.step()
+            if at >= 7:
+                resumed.step()
+                assert whole.get_last_lr() == resumed.get_last_lr(), (type(whole), at)
+sgd = torch.optim.SGD([parameter], lr=.1)
+_check_schedule(schedules.StepLR(sgd, 1), sgd)
+refused("schedule is not one of this optimizer", _check_schedule, each_schedule()[0], sgd)
+refused("ReduceLROnPlateau needs a number", _check_schedule, schedules.ReduceLROnPlateau(sgd), sgd)
+refused("has a constant learning rate", _check_schedule, schedules.StepLR(sgd, 1), None)
 
 # The values that a script put into a checkpoint come back unchanged and of the same types. Objects
 # that would run code are refused.

@@ -1,8 +1,8 @@
 """A script whose run is killed and goes on: batch normalisation, dropout, torch's Adam with a
-schedule of learning rates, random numbers of torch, numpy and random in the script and in what
-reads. Worker 0 has a shuffled DataLoader of torch, worker 1 an iterable that knows its place.
-`resumed.py FOLDER [WAY]`: at the end each worker leaves there what is in no parameter or table,
-`end-RANK`."""
+schedule of learning rates for each step, another one that the script steps, random numbers of
+torch, numpy and random in the script and in what reads. Worker 0 has a shuffled DataLoader of
+torch, worker 1 an iterable that knows its place. `resumed.py FOLDER [WAY]`: at the end each worker
+leaves there what is in no parameter or table, `end-RANK`."""
 import hashlib
 import random
 import sys
@@ -99,10 +99,13 @@ def main():
                                 torch.arange(10.) % 2)],
                               features=1)
     adam = torch.optim.Adam(model.parameters(), lr=.02)
-    optimizer = tandem.DistributedOptimizer(adam, model) if job._worker.program_optimizer else \
-        tandem.DistributedOptimizer(model)
-    schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda epoch: .9 ** epoch)
-    job.keep(schedule=schedule)
+    schedules = torch.optim.lr_scheduler
+    schedule = schedules.OneCycleLR(adam, .03, total_steps=400)
+    optimizer = tandem.DistributedOptimizer(adam, model, schedule=schedule) \
+        if job._worker.program_optimizer else tandem.DistributedOptimizer(model)
+    own = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=.1)
+    decay = schedules.OneCycleLR(own, .1, total_steps=400)
+    job.keep(decay=decay)
     for _ in job.epochs():
         model.train()
         for dense, ids, label in loader:
@@ -115,7 +118,7 @@ def main():
             if not WAY:
                 ids.zero_()  # a batch is the script's
         model.eval()
-        schedule.step()
+        decay.step()
         for dense, ids, label in job.evaluate(tests):
             with torch.no_grad():
                 job.score(model(dense, ids), label)
@@ -128,11 +131,11 @@ def main():
         file.write(f"stopped {job.stopped}\n")
         for name, value in (("buffers", dict(model.named_buffers())),
                             ("optimizer", optimizer.state_dict()),
-                            ("schedule", schedule.state_dict()), ("torch", torch.get_rng_state()),
+                            ("schedule", [schedule.last_epoch, schedule.get_last_lr(),
+                                          decay.last_epoch, decay.get_last_lr()]),
+                            ("torch", torch.get_rng_state()),
                             ("numpy", numpy.random.get_state(legacy=False)),
                             ("random", random.getstate())):
-            if name == "schedule":
-                value = {"last_epoch": value["last_epoch"], "_last_lr": value["_last_lr"]}
             file.write(f"{name} {hashlib.sha256(pack(value)).hexdigest()}\n")
 
 

@@ -35,8 +35,9 @@ absl::Status CompareReplicas(absl::Span<const uint64_t> digests, int rank, int64
       "dense parameters of ", at_fault.size() == 1 ? "worker " : "workers ",
       absl::StrJoin(at_fault, ", "), known ? " differ from those of the others" : " differ",
       " at the end of the epoch (step ", step,
-      "); hint: all workers must change them in the same way: step learning rate schedules once an "
-      "epoch, not once a batch, because workers may have different numbers of batches");
+      "); hint: all workers must change them in the same way: give a learning rate schedule to "
+      "DistributedOptimizer(..., schedule=schedule), or step it once an epoch, not once a batch, "
+      "because workers may have different numbers of batches");
   const bool own = !known || digests[static_cast<size_t>(rank)] != common;
   return own ? absl::InternalError(text) : absl::AbortedError(text);
 }
