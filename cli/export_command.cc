@@ -8,8 +8,8 @@
 namespace tandem::cli {
 
 void AddExport(CLI::App* app, ExportFlags* flags) {
-  CLI::App* const command =
-      app->add_subcommand("export", "A checkpoint as safetensors, npz, Parquet, TorchScript");
+  CLI::App* const command = app->add_subcommand(
+      "export", "A checkpoint as safetensors, npz, Parquet, TorchScript, torch.export");
   command
       ->add_option("checkpoint", flags->checkpoint,
                    "Folder of a run, its model/, or one checkpoint in that")
@@ -25,6 +25,9 @@ void AddExport(CLI::App* app, ExportFlags* flags) {
   command->add_option("--serve", flags->serve,
                       "SCRIPT:CLASS of the module that was trained; writes serve.pt, which serves "
                       "without Tandem (docs/PYTHON.md)");
+  command->add_option("--inputs", flags->inputs,
+                      "Function of that script that returns the inputs of the module for a few "
+                      "samples; writes serve.pt2 of torch.export in the place of serve.pt");
 }
 
 int ExportCommand(const ExportFlags& flags, const std::string& programs) {
@@ -33,6 +36,7 @@ int ExportCommand(const ExportFlags& flags, const std::string& programs) {
     arguments.insert(arguments.end(), {"--format", format});
   }
   if (!flags.serve.empty()) arguments.insert(arguments.end(), {"--serve", flags.serve});
+  if (!flags.inputs.empty()) arguments.insert(arguments.end(), {"--inputs", flags.inputs});
   std::vector<std::string> modules = {"numpy"};
   if (!flags.serve.empty()) modules.push_back("torch");
   node::Finish("tandem export", RunPackage("tandem.export", arguments, modules, programs));

@@ -17,6 +17,7 @@ struct ExportFlags {
   std::string to;                    // folder
   std::vector<std::string> formats;  // empty: safetensors
   std::string serve;                 // SCRIPT:CLASS of the module for serve.pt; may be empty
+  std::string inputs;                // a function of that script; may be empty
 };
 
 void AddExport(CLI::App* app, ExportFlags* flags);

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import os
 import re
 import sys
 import traceback
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Callable, Optional
 
 from tandem._abi import Error
 from tandem.checkpoint import Checkpoint, load
@@ -23,7 +24,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--to", required=True)
     parser.add_argument("--format", action="append", choices=[*FILES, "parquet"])
     parser.add_argument("--serve", metavar="SCRIPT:CLASS")
-    return parser.parse_args()
+    parser.add_argument("--inputs", metavar="FUNCTION")
+    arguments = parser.parse_args()
+    if arguments.inputs and not arguments.serve:
+        raise ValueError(f"--inputs {arguments.inputs}: of which script? Say --serve SCRIPT:CLASS, "
+                         "too")
+    return arguments
 
 
 def _module_of(place: str) -> Any:
@@ -38,8 +44,12 @@ def _module_of(place: str) -> Any:
     sys.modules[spec.name] = module  # torch.jit looks for sources there
     sys.argv = [script]  # the script may read its own flags
     spec.loader.exec_module(module)
+    return _named(module, place, name)
+
+
+def _named(module: Any, place: str, name: str) -> Any:
     if not hasattr(module, name):
-        raise ValueError(f"--serve {place}: {script} has no {name}")
+        raise ValueError(f"--serve {place}: {place.rpartition(':')[0]} has no {name}")
     return getattr(module, name)
 
 
@@ -47,20 +57,61 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def _run(place: str, function: Callable[[], Any]) -> Any:
+    """The result of a function that runs lines of the script. An Error: in one line, why the script
+    fails."""
+    from tandem.session import place_of
+    try:
+        return function()
+    except (Error, OSError, ImportError, ValueError):  # whose messages are complete
+        raise
+    except Exception as error:
+        script = os.path.abspath(place.rpartition(":")[0])
+        at = place_of(traceback.extract_tb(error.__traceback__), script)
+        raise Error(f"--serve {place}: {type(error).__name__}: {str(error).partition(chr(10))[0]} "
+                    f"({at})") from None
+
+
+def _shapes(value: Any, rows: Any) -> Any:
+    """The dynamic_shapes of torch.export for inputs whose first dimension is `rows`."""
+    if isinstance(value, dict):
+        return {key: _shapes(part, rows) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_shapes(part, rows) for part in value)
+    return {0: rows} if hasattr(value, "shape") else None
+
+
+def _exported(saved: Checkpoint, place: str, inputs: str) -> Any:
+    """The module of SCRIPT:CLASS as a program of torch.export, of which the first dimension of each
+    input may change. inputs: the function of SCRIPT that returns them. An Error: in one line, why
+    torch.export refuses the module."""
+    import torch
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if found < (2, 1):
+        raise Error(f"--inputs {inputs}: this is torch {torch.__version__}, and torch.export came "
+                    "with 2.1; leave out --inputs for TorchScript")
+    from torch.export import Dim, export
+    made = _module_of(place)
+    model = _run(place, lambda: saved.serving(made))
+    module = sys.modules[made.__module__]
+    values = _run(place, _named(module, place, inputs))
+    if not isinstance(values, tuple):
+        values = (values,)
+    rows = getattr(Dim, "AUTO", None) or Dim("samples", min=2)  # before 2.6 all are alike
+    try:
+        return export(model, values, dynamic_shapes=_shapes(values, rows))
+    except Exception as error:  # torch.export has many kinds
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise Error(f"--serve {place}: torch.export does not take the module: "
+                    f"{type(error).__name__}: {(lines or ['?'])[0]}") from None
+
+
 def _scripted(saved: Checkpoint, path: str, place: str) -> Any:
     """The module of SCRIPT:CLASS for TorchServe and C++. An Error: in one line, why TorchScript
     refuses it."""
     import torch
-    from tandem.session import place_of
-    script, _, name = place.rpartition(":")
-    try:
-        model = saved.serving(_module_of(place))
-    except (Error, OSError, ImportError, ValueError):  # whose messages are complete
-        raise
-    except Exception as error:
-        at = place_of(traceback.extract_tb(error.__traceback__), os.path.abspath(script))
-        raise Error(f"--serve {place}: {type(error).__name__}: {str(error).partition(chr(10))[0]} "
-                    f"({at})") from None
+    name = place.rpartition(":")[2]
+    model = _run(place, lambda: saved.serving(_module_of(place)))
     try:
         return torch.jit.script(model)
     except (RuntimeError, TypeError, OSError) as error:
@@ -74,12 +125,14 @@ def _scripted(saved: Checkpoint, path: str, place: str) -> Any:
                     f".serving({name}) gives it as a module of plain PyTorch") from None
 
 
-def _write(saved: Checkpoint, arguments: argparse.Namespace, scripted: Any) -> list[str]:
-    """Returns the paths of the files. After an error the folder is as it was."""
+def _write(saved: Checkpoint, arguments: argparse.Namespace,
+           save: Optional[Callable[[str], Any]], name: str) -> list[str]:
+    """save: writes the module that serves to the file `name`, if there is one. Returns the paths of
+    the files. After an error the folder is as it was."""
     wrote: list[str] = []
     with contextlib.ExitStack() as files:
-        def new_file(name: str) -> BinaryIO:
-            wrote.append(os.path.join(arguments.to, name))
+        def new_file(file: str) -> BinaryIO:
+            wrote.append(os.path.join(arguments.to, file))
             return files.enter_context(put_in_place(wrote[-1]))
 
         tables = saved.tables.values()
@@ -91,9 +144,15 @@ def _write(saved: Checkpoint, arguments: argparse.Namespace, scripted: Any) -> l
             else:
                 write_safetensors(new_file(FILES[form]), arrays_of(tables, saved.dense),
                                   saved.manifest)
-        if scripted is not None:
-            scripted.save(new_file("serve.pt").name)
+        if save is not None:
+            save(new_file(name).name)
     return wrote
+
+
+def _save_program(program: Any, path: str) -> None:
+    import torch
+    with open(path, "wb") as file:  # torch refuses other endings than .pt2 of a path
+        torch.export.save(program, file)
 
 
 def main() -> None:
@@ -101,11 +160,16 @@ def main() -> None:
     files, and those of an earlier export are as they were."""
     arguments = _arguments()
     saved = load(arguments.checkpoint)
-    scripted = _scripted(saved, arguments.checkpoint, arguments.serve) if arguments.serve else None
+    save, name = None, ""
+    if arguments.inputs:
+        program = _exported(saved, arguments.serve, arguments.inputs)
+        save, name = functools.partial(_save_program, program), "serve.pt2"
+    elif arguments.serve:
+        save, name = _scripted(saved, arguments.checkpoint, arguments.serve).save, "serve.pt"
     there = os.path.isdir(arguments.to)
     os.makedirs(arguments.to, exist_ok=True)
     try:
-        wrote = _write(saved, arguments, scripted)
+        wrote = _write(saved, arguments, save, name)
     except BaseException:
         if not there:
             with contextlib.suppress(OSError):

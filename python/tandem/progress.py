@@ -70,6 +70,10 @@ class Progress:
         self._alone = False             # a loop over batches without the loop over epochs
         self.barriers = 0
         self._passed = 0                # so many that a worker will not come to again
+        # By number of the barrier: the values that workers have reduced there, in the last body of
+        # the loop over epochs.
+        self.reduced: dict[int, dict[str, float]] = {}
+        self._passed_values: dict[int, dict[str, float]] = {}  # of a worker that had passed it
         self._barriers_at_epoch = 0     # before the body of the loop, which is done again
         self._kept: dict[str, Any] = {}
         # Over the batches of the epoch: None: not yet; "in"; "over".
@@ -88,10 +92,6 @@ class Progress:
         one that comes."""
         if self.begun:  # by a loop that was left
             return None
-        # By number of the barrier: the values that workers have reduced there, in the last body of
-        # the loop over epochs.
-        self.reduced: dict[int, dict[str, float]] = {}
-        self._passed_values: dict[int, dict[str, float]] = {}  # of a worker that had passed it
         self.take_up()
         # The barriers before the loop over epochs are repeated in every run, also a resumed one.
         self.barriers = self._barriers_at_epoch
@@ -138,6 +138,7 @@ class Progress:
         if not self.begun or self.barriers >= self._passed:
             return False
         self.barriers += 1
+        self.reduced[self.barriers] = self._passed_values.get(self.barriers, {})
         return True
 
     def end_epoch(self) -> None:
@@ -156,7 +157,6 @@ class Progress:
             place.restore(at["now"])
         return at if inside else None
 
-        self.reduced[self.barriers] = self._passed_values.get(self.barriers, {})
     def resumes(self) -> bool:
         """Whether the next loop over batches is the one in which the run resumes."""
         self.take_up()
@@ -261,6 +261,7 @@ class Progress:
         for other in range(world_size):
             of_other, _, states = self._read(other)
             self._passed = max(self._passed, of_other["barriers"])
+            self._passed_values.update(of_other.get("reduced", {}))
             optimizer = states if other == 0 else optimizer
         self._restore_buffers(now["buffers"])
         self._restore_optimizer(optimizer, now["groups"])
@@ -279,7 +280,6 @@ class Progress:
         try:
             saved = unpack((ctypes.c_char * count.value).from_address(data.value))
             self._restore_buffers(saved["buffers"])
-            self._passed_values.update(of_other.get("reduced", {}))
         except (Error, ValueError, KeyError, TypeError) as error:
             warnings.warn(f"{', '.join(own)}: as the script has made them, since those of the "
                           f"checkpoint that the run begins with do not fit: {error}", stacklevel=4)

@@ -62,6 +62,21 @@ def _normal(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
     return rows.to(torch.float32).view(ids.numel(), dim).to(ids.device)
 
 
+def _traced() -> bool:
+    """Whether torch.export or torch.compile traces the module, whose result is then operations of
+    tensors alone: no branch depends on a value."""
+    compiler = getattr(torch, "compiler", None)  # of torch 2.1
+    return compiler is not None and compiler.is_compiling()
+
+
+def _normal_of_tensors(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
+    """As _normal, by functions of tensors."""
+    words = _draws(seed, ids, 2 * dim)
+    units = ((words >> 11) & 0x1fffffffffffff).to(torch.float64) * 1.1102230246251565e-16
+    radius = torch.sqrt(-2.0 * torch.log(1.0 - units[:, 0::2]))
+    return (scale * (radius * torch.cos(6.283185307179586 * units[:, 1::2]))).to(torch.float32)
+
+
 class InitialValues(nn.Module):
     """Initial values of rows: called with ids int64 [n], returns float32 [n, dim]."""
 
@@ -77,6 +92,9 @@ class InitialValues(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         if self.kind == "NORMAL":
+            if not torch.jit.is_scripting():
+                if _traced():
+                    return _normal_of_tensors(self.seed, ids, self.dim, self.scale)
             return _normal(self.seed, ids, self.dim, self.scale)
         if self.kind == "UNIFORM":
             words = _draws(self.seed, ids, (self.dim + 1) // 2)
@@ -117,6 +135,9 @@ class CheckpointRows(nn.Module):
         at = torch.searchsorted(self.keys, flat).clamp(max=self.keys.numel() - 1)
         rows = self.weights[at]
         unknown = self.keys[at] != flat
+        if not torch.jit.is_scripting():
+            if _traced():
+                return torch.where(unknown.unsqueeze(1), self.first(flat), rows).reshape(shape)
         if bool(unknown.any()):
             ids_of, which = torch.unique(flat[unknown], return_inverse=True)
             rows[unknown] = self.first(ids_of)[which]
@@ -358,6 +379,10 @@ class EmbeddingBagCollection(nn.Module):
     def _samples(self, ids: Dict[str, Tuple[Tensor, Tensor]]) -> int:
         """The number of samples. Each field has as many offsets, or one more that is the number of
         its ids."""
+        if not torch.jit.is_scripting():
+            if _traced() and self.with_end and self.without_end:
+                raise ValueError("torch.export cannot look at offsets: say include_last_offset= to "
+                                 "tandem.EmbeddingBagCollection")
         samples, clear = 0, False
         for name in self.names:
             for field in self.fields[name]:
@@ -384,6 +409,9 @@ class EmbeddingBagCollection(nn.Module):
 
 def _ends(values: Tensor, offsets: Tensor) -> bool:
     """Whether the last offset is the number of ids."""
+    if not torch.jit.is_scripting():
+        if _traced():
+            return True
     return offsets.numel() > 0 and int(offsets[-1]) == values.numel()
 
 

@@ -667,6 +667,15 @@ TEST_F(PythonTest, ACheckpointedModelGoesOutAgain) {
     EXPECT_EQ(std::count(refused.output.begin(), refused.output.end(), '\n'), 1) << refused.output;
   }
   EXPECT_NE(access((to + "-not").c_str(), F_OK), 0);
+  const RunResult program = Tandem({ProgramPath("tandem"), "export", arguments.out, "--to", to,
+                                    "--serve", script + ":Ranker", "--inputs", "example"});
+  if (program.ok()) {
+    const RunResult served = Python({script, "exported", to + "/serve.pt2", folder_.path()});
+    EXPECT_TRUE(served.ok()) << served.DebugString();
+  } else {  // an old torch
+    EXPECT_THAT(program.output, HasSubstr(", and torch.export came with 2.1; leave out --inputs"));
+    EXPECT_EQ(std::count(program.output.begin(), program.output.end(), '\n'), 1) << program.output;
+  }
 }
 
 // `predict` runs the script of the job, which says what the rows are: the same logits as its

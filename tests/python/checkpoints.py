@@ -1,6 +1,7 @@
 """A checkpoint, out again. `checkpoints.py train FOLDER` is a worker that leaves the logits of its
 test rows in FOLDER; `checkpoints.py check OUT FOLDER` holds what the run has left in OUT to them;
-`checkpoints.py first FILE` compares initial values with those of the servers."""
+`checkpoints.py exported FILE FOLDER` holds a program of torch.export to them; `checkpoints.py first
+FILE` compares initial values with those of the servers."""
 import argparse
 import contextlib
 import io
@@ -73,6 +74,10 @@ def batch(seed, samples, known):
             torch.from_numpy(random.random(int(lengths.sum())).astype(numpy.float32)), label)
 
 
+def example():
+    return batch(7, 6, 80)[:4]
+
+
 def features(b):
     ids, words, offsets, weights, _ = b
     return {**ids, "word": (words, offsets, weights)}
@@ -107,7 +112,8 @@ def train(folder):
 SERVE = """
 import sys, numpy, torch
 assert "tandem" not in sys.modules
-model = torch.jit.load(sys.argv[1])
+exported = sys.argv[1].endswith(".pt2")
+model = torch.export.load(sys.argv[1]).module() if exported else torch.jit.load(sys.argv[1])
 for path in sys.argv[2:]:
     rows = torch.load(path)
     with torch.no_grad():
@@ -116,13 +122,12 @@ for path in sys.argv[2:]:
 """
 
 
-def serves_as_evaluated(saved, folder):
-    torch.jit.script(saved.serving(Ranker)).save(f"{folder}/serve.pt")
+def serves_as_evaluated(path, folder):
     for rank in (0, 1):
         torch.save([b[:4] for b in tests(rank)], f"{folder}/rows-{rank}")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    subprocess.run([sys.executable, "-c", SERVE, f"{folder}/serve.pt", f"{folder}/rows-0",
-                    f"{folder}/rows-1"], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", SERVE, path, f"{folder}/rows-0", f"{folder}/rows-1"],
+                   check=True, env=environment)
     for rank in (0, 1):
         logits, served = (numpy.load(f"{folder}/{name}-{rank}.npy") for name in ("logits", "rows"))
         worst = float(numpy.abs(logits - served).max())
@@ -452,7 +457,8 @@ def check(out, folder):
     tables_are_mapped(saved)
     tables_with_limits_have_ages_and_candidates(folder)
     goes_out_and_in(saved, folder)
-    serves_as_evaluated(saved, folder)
+    torch.jit.script(saved.serving(Ranker)).save(f"{folder}/serve.pt")
+    serves_as_evaluated(f"{folder}/serve.pt", folder)
     modules_know_the_forms_of_ids(saved)
     other_models_are_refused(saved)
     a_table_may_have_no_rows(saved, folder)
@@ -504,6 +510,8 @@ def initial_values(path):
 
 
 if __name__ == "__main__":
-    {"train": train, "check": check, "first": initial_values}[sys.argv[1]](*sys.argv[2:])
+    ways = {"train": train, "check": check, "exported": serves_as_evaluated,
+            "first": initial_values}
+    ways[sys.argv[1]](*sys.argv[2:])
 elif __name__ == "checkpoints":  # of `tandem export --serve`, whose flags are not the script's
     argparse.ArgumentParser().parse_args()
