@@ -181,7 +181,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters.check_unfrozen()
         dense = parameters.collect()
         scale = float(worker.step.joined.samples) if self._loss == "mean" else 1.0
-        value = _abi.NO_LOSS if loss is None else float(loss) * scale
+        value = _abi.NO_LOSS if loss is None else scale * float(
+            loss.detach() if isinstance(loss, torch.Tensor) else loss)
         if loss is not None and value == _abi.NO_LOSS:
             value = math.nan  # the job ends, as for any loss that is not finite
         overflowed, of_scaler = self._take_scaler()

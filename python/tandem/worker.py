@@ -65,9 +65,9 @@ class Worker:
     loader gave them. step: the ids of the step, which may have several batches; batches: their
     cells; at: the batch at hand. scored: the batch at hand has scores, or needs none. stepping: its
     gradients were given, and its step is not done. train_loop, test_loop: the last loop over
-    batches of an epoch, and of an evaluation; looping: the one whose body runs. deciding: the name of
-    the number of the script that decides which model is kept, or "". on_record: functions of the script that
-    get the job's records.
+    batches of an epoch, and of an evaluation; looping: the one whose body runs. deciding: the name
+    of the number of the script that decides which model is kept, or "". on_record: functions of the
+    script that get the job's records.
     """
 
     def __init__(self, job: str, scheduler: str, index: int, settings: list[str],

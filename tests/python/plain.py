@@ -8,6 +8,7 @@ import fractions
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 import types
@@ -18,6 +19,7 @@ import numpy
 import torch
 
 import tandem
+from tandem import _programs
 from tandem.copies import copy_of
 from tandem.current import made_for
 from tandem.nn import _check_field, _same
@@ -611,3 +613,18 @@ with socket.create_server(("127.0.0.1", 0)) as silent:
         assert time.monotonic() - begun < 50
     else:
         raise AssertionError("Ctrl-C is not heard")
+
+# A wheel refuses a processor that lacks what its code needs. A build of the source says nothing.
+with tempfile.TemporaryDirectory() as wheel:
+    cpuinfo = os.path.join(wheel, "cpuinfo")
+    for march, flags, refused in (("x86-64-v3", "fma avx avx2 bmi1 bmi2 f16c movbe", False),
+                                  ("x86-64-v3", "avx sse4_2", True), ("x86-64", "sse2", False)):
+        with open(os.path.join(wheel, "march"), "w", encoding="ascii") as file:
+            file.write(march + "\n")
+        with open(cpuinfo, "w", encoding="ascii") as file:
+            file.write("processor : 0\nflags\t\t: " + flags + "\n")
+        try:
+            _programs.check_processor(wheel, cpuinfo)
+            assert not refused, (march, flags)
+        except ImportError as error:
+            assert refused and "avx2" in str(error) and "hint" in str(error), error
