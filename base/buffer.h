@@ -95,8 +95,8 @@ class BufferSource {
   virtual Buffer Alloc(size_t bytes) = 0;
 };
 
-// Gives buffers from the heap, and keeps freed ones for reuse by size class. Thread safety: any
-// thread.
+// Gives buffers from the heap, and keeps freed ones for reuse by size class.
+// Thread safety: any thread.
 class HeapBufferSource final : public BufferSource {
  public:
   HeapBufferSource();

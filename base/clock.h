@@ -21,8 +21,8 @@ namespace tandem {
 absl::Time MonotonicNow();
 
 // Detects that this process was stopped, suspended or starved, by the time between two ticks.
-// Messages that others sent meanwhile are still unread, so their silence in that time must not
-// count.
+// Messages that others sent meanwhile are still unread.
+// Therefore their silence in that time must not count.
 //
 // Thread safety: none.
 class PauseWatch {

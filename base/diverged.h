@@ -1,7 +1,7 @@
 // Marks failures that mean that training has diverged: a loss, a logit or a gradient is infinite or
 // NaN. The mark is part of the status, and between processes part of the failure (Failure in
-// proto/wire.proto). So a study can distinguish a learning rate that is too large from a run that
-// broke.
+// proto/wire.proto). So a study can distinguish a learning rate that is too large
+// from a run that broke.
 #ifndef TANDEM_BASE_DIVERGED_H_
 #define TANDEM_BASE_DIVERGED_H_
 

@@ -83,8 +83,8 @@ OutputPlace FindOutput(const std::string& path);
 
 // Writes to a file that a user has named (FindOutput). A replaced file keeps its mode, its owner
 // and the links to it. If no new file can be made beside the old one or can replace it, the old one
-// is overwritten. A regular file is on the disk when the call returns OK. Waits for the reader of a
-// FIFO.
+// is overwritten. A regular file is on the disk when the call returns OK. The call waits for the
+// reader of a FIFO.
 absl::Status WriteOutput(const std::string& path, absl::string_view bytes);
 
 // The bytes that this user may still write on the disk of this folder, as far as the file system

@@ -23,8 +23,8 @@ namespace tandem {
 //   inherits this through exec(). Then the system forgets a child as soon as it ends, and nobody
 //   can ask for its status.
 // - SIGUSR1 is ignored unless the program handles it. Batch systems send it to every process of a
-//   job as a request for a checkpoint, and by default it kills. A caller may have blocked it until
-//   now.
+//   job as a request for a checkpoint, and by default it kills. A caller may have blocked the
+//   signal until now.
 // - Descriptors 0, 1 and 2 are open; those that the caller closed lead to /dev/null. Otherwise the
 //   next socket or pipe gets such a number, and texts for stderr are written into it.
 void SetUpProcess();

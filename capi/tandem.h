@@ -263,8 +263,8 @@ int tandem_rest(tandem_worker* worker);
 // 1: the job was told to end early: by a signal to `tandem run`, by `tandem stop` or by
 // tandem_request_end. Any time, also after TANDEM_END.
 int32_t tandem_stopped(const tandem_worker* worker);
-// Requires: joined. 1: the job makes checkpoints; 0 (--no-checkpoint): no TANDEM_STATE is
-// requested.
+// Requires: joined. 1: the job makes checkpoints.
+// 0 (--no-checkpoint): no TANDEM_STATE is requested.
 int32_t tandem_writes_checkpoints(const tandem_worker* worker);
 
 // ---- leaving ----

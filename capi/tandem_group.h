@@ -69,8 +69,8 @@ enum {
   TANDEM_PRODUCT = 1,
   TANDEM_MIN = 2,
   TANDEM_MAX = 3,
-  // Only for floating point types. Does not overflow if the average fits. 16-bit types are added as
-  // f32.
+  // Only for floating point types. Does not overflow if the average fits.
+  // 16-bit types are added as f32.
   TANDEM_AVERAGE = 4,
   TANDEM_BIT_AND = 5,  // bitwise, integers only
   TANDEM_BIT_OR = 6,
@@ -106,8 +106,8 @@ int tandem_group_wait_connected(tandem_group* group, int64_t timeout_ms);
 
 // ---- collectives ----
 
-// Each function writes to `*work` the number to wait for. type and op: values of the enumerations
-// above.
+// Each function writes to `*work` the number to wait for.
+// type and op: values of the enumerations above.
 
 // Reduces `count` elements of all ranks; every rank gets the result. in and out: `count` elements.
 int tandem_group_allreduce(tandem_group* group, const void* in, void* out, int64_t count,

@@ -14,8 +14,6 @@
 namespace tandem::scheduler {
 namespace {
 
-constexpr int kMostValues = 100;
-
 // For example "reports the mean of hr, ndcg".
 std::string Describe(const ProgramValues& values) {
   if (values.value().empty()) return "waits in job.barrier()";
@@ -58,9 +56,9 @@ absl::Status CheckValues(const ProgramValues& values) {
   for (const auto& [name, value] : values.value()) {
     TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   }
-  if (values.value().empty() || values.value_size() > kMostValues) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a report of ", values.value_size(), " values, expected 1 to ", kMostValues));
+  if (values.value().empty() || values.value().size() > kMostReported) {
+    return absl::InvalidArgumentError(absl::StrCat("a report of ", values.value().size(),
+                                                   " values, expected 1 to ", kMostReported));
   }
   if (!ProgramValues::Reduction_IsValid(values.reduction()) ||
       values.reduction() == ProgramValues::REDUCTION_UNSPECIFIED) {

@@ -107,7 +107,7 @@ absl::Status CheckpointSteps(const RangeImage& image, BufferSource& source, Held
   // At the end of an epoch there may be open groups without contributions. An open group with
   // contributions means that the checkpoint was not taken between steps.
   for (size_t i = 0; i < open.size(); ++i) {
-    if (open[i].samples == 0 && !open[i].skipped) continue;
+    if (open[i].samples == 0 && !open[i].skipped && open[i].updates.empty()) continue;
     return absl::DataLossError(absl::StrCat("contains ", open.size(),
                                             " unfinished steps, so the checkpoint was not taken at "
                                             "a step boundary; hint: use another checkpoint"));

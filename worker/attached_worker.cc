@@ -19,7 +19,6 @@ namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kResend = absl::Seconds(1);  // for messages without an answer
-constexpr size_t kMostReported = 100;                 // values in one report
 constexpr size_t kMostNotes = 1000;                   // notes without an answer
 
 std::string BarrierName(int64_t number) { return absl::StrCat("program ", number); }

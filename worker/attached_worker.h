@@ -138,7 +138,7 @@ class AttachedWorker {
   absl::StatusOr<bool> WaitBarrier(absl::Time deadline,
                                    std::map<std::string, double>* reduced = nullptr);
 
-  // What the scheduler says to the program. May be used after the end of the job.
+  // Messages of the scheduler for the program. The caller may use them after the end of the job.
   JobNews& news() { return news_; }
 
   // Once joined: reports values of `step` for metrics.jsonl and summary.json. False: too many

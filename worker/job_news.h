@@ -1,5 +1,5 @@
-// What the scheduler says to the program that drives a worker: results of evaluations, and records
-// of the job.
+// JobNews keeps the scheduler's messages for the program that drives a worker: results of
+// evaluations, and records of the job.
 //
 // Thread safety: all methods from any thread.
 #ifndef TANDEM_WORKER_JOB_NEWS_H_

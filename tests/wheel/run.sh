@@ -44,7 +44,7 @@ library() {
   [[ -z $others ]] || { say "libtandem.so exports: $others"; return 1; }
   say "  exports: $(nm -D --defined-only "$so" | wc -l) functions, all tandem_*"
   others=$(readelf -d "$so" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p')
-  say "  needs:" $others
+  say "  needs: $(tr '\n' ' ' <<<"$others")"
   ! grep -Eq 'protobuf|absl|spdlog|fmt|ibverbs|rdmacm' <<<"$others"
 }
 try "libtandem.so" library
@@ -71,7 +71,8 @@ try "with Debian's torch" trial "$python"
 # The torch is unpacked once and enters by a path file.
 newest=$(tests/python/torch_environment.sh)
 python=$(environment newest)
-"$newest" -c 'import site; print(site.getsitepackages()[0])' >"$(dirname "$("$python" -c 'import site; print(site.getsitepackages()[0])')")/site-packages/torch.pth"
+packages() { "$1" -c 'import site; print(site.getsitepackages()[0])'; }
+packages "$newest" >"$(packages "$python")/torch.pth"
 try "with the newest torch" trial "$python"
 "$(dirname "$python")/pip" install --quiet --no-cache-dir --requirement tests/wheel/others.txt
 try "beside other libraries" "$python" tests/wheel/import_orders.py "$work/trial"
