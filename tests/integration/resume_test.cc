@@ -80,7 +80,8 @@ class ResumeTest : public ::testing::Test {
                                          : Resume(name, Join(slow, servers));
       if (saved < 0) arguments.flags = {"--overwrite"};
       RunningJob job(arguments);
-      if (saved >= 0) ++resumed;
+      // The other ones may be killed before their scheduler has counted the attempt.
+      if (saved >= 0 && i % 2 == 0) ++resumed;
       if (i % 2 == 0 && !WaitForCheckpointAfter(&job, Out(name), saved)) {
         // Through before it was killed.
         const RunResult run = job.Finish(kRunLimit);
