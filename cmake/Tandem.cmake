@@ -191,6 +191,11 @@ function(tandem_test name)
     set_property(GLOBAL APPEND PROPERTY TANDEM_SAMPLED "1/${ARG_SAMPLED} of ${name}")
   endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  # ./check draws the folders whose tests run under AddressSanitizer.
+  list(GET ARG_SRCS 0 folder)
+  cmake_path(GET folder PARENT_PATH folder)
+  cmake_path(GET folder FILENAME folder)
+  list(APPEND ARG_LABELS of_${folder})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "${environment}" SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
 endfunction()
