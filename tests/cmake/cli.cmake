@@ -1,8 +1,8 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
   set(sampled_agent_test 4)
-  set(sampled_kill_test 3)
-  set(sampled_compare_test 3)
+  set(sampled_kill_test 4)
+  set(sampled_compare_test 5)
   set(sampled_netns_test 3)
   set(sampled_virtual_hosts_test 3)
   foreach(name agent_test compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
