@@ -17,7 +17,7 @@ TANDEM_CHECK_PACKAGES=(
 # Launchers for tests/launchers (./check --launchers).
 TANDEM_LAUNCHER_PACKAGES=(
   mpich openssh-client openssh-server openssl slurmctld slurmd slurm-client munge
-  iproute2 prometheus curl npm systemd)
+  iproute2 prometheus curl python3-venv python3-pip systemd)
 # Packages for a guest with a software RDMA device (tests/rdma/run_in_guest.sh). Without them the
 # tests there are skipped.
 TANDEM_GUEST_PACKAGES=(
@@ -98,6 +98,11 @@ make_debian() {
   debootstrap --variant=minbase --include="$(IFS=,; printf '%s' "ca-certificates,$*")" "$suite" "$folder" "$mirror" \
     >"$folder.log" 2>&1 || { tail -20 "$folder.log"; return 1; }
   cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
+  # What this machine trusts beside Debian's list, such as the certificate of a proxy.
+  [[ -z $(ls -A /usr/local/share/ca-certificates 2>/dev/null) ]] || {
+    cp -rL /usr/local/share/ca-certificates "$folder/usr/local/share/"
+    chroot "$folder" update-ca-certificates >>"$folder.log" 2>&1
+  }
 }
 
 # enter_debian FOLDER COMMAND...: runs it as root of that system, in /tandem. Processes and mounts are in namespaces of their

@@ -1,33 +1,23 @@
 #!/bin/bash
 # Checks the files of configs/launch that no launcher of tests/launchers reads: kubernetes.yaml by the OpenAPI schema of
-# Kubernetes (npm packages kubernetes-models and js-yaml, into a temporary folder), the unit by systemd-analyze.
+# Kubernetes (kubernetes-validate from pip's index, into a temporary folder), the unit by systemd-analyze.
 # Argument: the build folder, for the path of tandem. A field with a wrong type must be refused, too.
 set -euo pipefail
 source=$(dirname "$(readlink -f "$0")")/../..
 tandem=$(readlink -f "$1")/bin/tandem
-if ! command -v npm >/dev/null; then
-  echo "npm is not installed"
-  exit 77
-fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-cat >"$folder/validate.mjs" <<'END'
-import fs from 'fs';
-import {loadAll} from 'js-yaml';
-import {Job} from 'kubernetes-models/batch/v1';
-import {Service} from 'kubernetes-models/v1';
-
-const kinds = {Job, Service};
-for (const document of loadAll(fs.readFileSync(process.argv[2], 'utf8'))) {
-  new kinds[document.kind](document).validate();
-}
-END
-npm install --silent --no-audit --no-fund --prefix "$folder" kubernetes-models@4 js-yaml@4 >/dev/null
+python3 -m venv "$folder/tools"
+if ! "$folder/tools/bin/pip" install --quiet --no-cache-dir kubernetes-validate==1.37.0; then
+  echo "pip's index gives no kubernetes-validate"
+  exit 77
+fi
+validate() { "$folder/tools/bin/kubernetes-validate" --strict "$1"; }
 cp "$source/configs/launch/kubernetes.yaml" "$folder/good.yaml"
 sed 's/completions: 3/completions: three/' "$folder/good.yaml" >"$folder/bad.yaml"
-node "$folder/validate.mjs" "$folder/good.yaml"
-if node "$folder/validate.mjs" "$folder/bad.yaml" 2>/dev/null; then
+validate "$folder/good.yaml"
+if validate "$folder/bad.yaml" >/dev/null 2>&1; then
   echo "the validator accepts completions: three"
   exit 1
 fi

@@ -3,7 +3,11 @@ Abseil are in both, and must not bind to each other. Run with the interpreter th
 
     python import_orders.py CLICKS_FOLDER    (clicks.py and clicks.textproto, as try.py leaves them)
 
-Libraries that the interpreter has not are named and left out. Prints a line a pair; exits 1 if one has failed."""
+Libraries that the interpreter has not are named and left out. Prints a line a pair; exits 1 if one has failed.
+
+Two things fail without tandem, too, and are kept out. torch 2.15 loads Triton at its first optimizer, whose LLVM ends a process
+that has the one of tensorflow-cpu 2.21 ("registered more than once"). And with torch 2.15 and pyarrow 26 a quarter of the processes
+abort while they exit."""
 import importlib.util
 import pathlib
 import subprocess
@@ -49,6 +53,8 @@ for epoch in job.epochs():
         optimizer.step(loss=loss)
 job.close()
 """
+WITHOUT_TRITON = "import sys\nsys.modules['triton'] = None\n"
+AT_ONCE = "import os, sys\nsys.stdout.flush()\nos._exit(0)\n"  # without the destructors of libraries
 # The library before torch, which `import tandem` needs for its functions: tandem's own code comes first.
 LIBRARY = "from tandem import _abi\n_abi.library()\n"
 
@@ -60,6 +66,7 @@ for other, step in STEPS.items():
         continue
     for name, script in ((f"tandem, {other}", LIBRARY + step + TANDEM + step),
                          (f"{other}, tandem", step + TANDEM + step)):
+        script = WITHOUT_TRITON + script + AT_ONCE
         ran = subprocess.run([sys.executable, "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              stdin=subprocess.DEVNULL, text=True, timeout=600, check=False)
         print(f"  {'ok    ' if ran.returncode == 0 else 'FAILED'} import {name}", flush=True)
