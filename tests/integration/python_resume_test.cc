@@ -126,6 +126,19 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
   EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped False\n"));
 }
 
+TEST_F(PythonResumeTest, StepsOfSeveralBatchesAndAScaleGoOnWithTheSameBits) {
+  const RunResult undisturbed = RunJob(Arguments("whole", {}, "together"), kLimit);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+  TrainAndKill(Arguments("broken", {}, "together"), "broken", 0, absl::ZeroDuration());
+  const RunResult last = RunJob(Resumed(Arguments("broken", {}, "together")), kLimit);
+  ASSERT_TRUE(last.ok()) << last.DebugString();
+  EXPECT_EQ(Difference(Model("whole"), Model("broken")), "");
+  for (const char* const end : {"/end-0", "/end-1"}) {
+    EXPECT_EQ(ReadTextFile(Out("whole") + end), ReadTextFile(Out("broken") + end));
+  }
+  EXPECT_EQ(last.summary["samples"], undisturbed.summary["samples"]);
+}
+
 const Settings kOverfits = {"train.epochs=20", "train.keep_best={metric: LOGLOSS patience: 2}",
                             "train.batch_size=20"};
 

@@ -2,7 +2,8 @@
 schedule of learning rates for each step, another one that the script steps, random numbers of
 torch, numpy and random in the script and in what reads. Worker 0 has a shuffled DataLoader of
 torch, worker 1 an iterable that knows its place. `resumed.py FOLDER [WAY]`: at the end each worker
-leaves there what is in no parameter or table, `end-RANK`."""
+leaves there what is in no parameter or table, `end-RANK`. WAY `together`: a step has three batches,
+and gradients have a scale that grows, where this PyTorch has a GradScaler for processors."""
 import hashlib
 import random
 import sys
@@ -83,10 +84,11 @@ def loader_of(job):
                                    + random.randrange(9),
                                    torch.ones(4)) for _ in range(30)], features=1, repeatable=False)
     rows = Rows(ROWS[job.rank % 2], job.rank)
+    together = 3 if WAY == "together" else 1
     if job.rank % 2:
-        return tandem.DataLoader(KnowsItsPlace(rows), features=1)
+        return tandem.DataLoader(KnowsItsPlace(rows), features=1, accumulate=together)
     return tandem.DataLoader(torch.utils.data.DataLoader(rows, batch_size=BATCH, shuffle=True),
-                             features=drawing)
+                             features=drawing, accumulate=together)
 
 
 def main():
@@ -106,13 +108,22 @@ def main():
     own = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=.1)
     decay = schedules.OneCycleLR(own, .1, total_steps=400)
     job.keep(decay=decay)
+    scaler = None
+    if WAY == "together" and hasattr(torch.amp, "GradScaler"):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8., growth_interval=5)
+        job.keep(scaler=scaler)
     for _ in job.epochs():
         model.train()
         for dense, ids, label in loader:
-            optimizer.zero_grad()
             loss = loss_of(model(dense, ids), label.float()) + 1e-6 * numpy.random.normal()
-            loss.backward()
-            optimizer.step(loss=loss)
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if loader.step_ends:
+                if scaler is None:
+                    optimizer.step(loss=loss)
+                else:
+                    scaler.step(optimizer)
+                    scaler.update()
+                optimizer.zero_grad()
             if WAY != "fast":
                 time.sleep(.01)
             if not WAY:
@@ -133,6 +144,7 @@ def main():
                             ("optimizer", optimizer.state_dict()),
                             ("schedule", [schedule.last_epoch, schedule.get_last_lr(),
                                           decay.last_epoch, decay.get_last_lr()]),
+                            ("scaler", scaler.state_dict() if scaler is not None else {}),
                             ("torch", torch.get_rng_state()),
                             ("numpy", numpy.random.get_state(legacy=False)),
                             ("random", random.getstate())):
