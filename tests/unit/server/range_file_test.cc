@@ -199,7 +199,11 @@ TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
 
 // Puts the checksum behind the bytes of an old file.
 std::string Sealed(const std::string& hex) {
-  std::string file = absl::HexStringToBytes(hex) + std::string(8, '\0');
+  std::string file;
+  for (size_t i = 0; i < hex.size(); i += 2) {
+    file += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  file.append(8, '\0');
   Seal(file);
   return file;
 }
