@@ -1,7 +1,7 @@
 # Functions that quickstart and check share. Source this file from the root of the tree.
 # shellcheck shell=bash disable=SC2034
 
-# Debian 12 packages of the programs, the Python package and the figures. docs/HACKING.md says what
+# Debian packages of the programs, the Python package and the figures. docs/HACKING.md says what
 # each is for.
 TANDEM_RUN_PACKAGES=(
   g++ cmake ninja-build pkg-config python3 ccache lld
@@ -37,7 +37,7 @@ missing_packages() {
 # Installs the missing ones of the given packages. Exits with 2 if that is not possible.
 install_packages() {
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-    say "This system has no apt. Tandem needs the equivalents of these Debian 12 packages:"
+    say "This system has no apt. Tandem needs the equivalents of these Debian packages:"
     printf '  %s\n' "$@"
     say "After installing them: cmake -G Ninja -B build -S . && ninja -C build (docs/HACKING.md)"
     exit 2

@@ -30,12 +30,13 @@ absl::Status CheckProgram(absl::string_view name) {
     return absl::NotFoundError(
         absl::StrCat(path, " is not built; hint: ninja -C ", build.string(), " ", name));
   }
-  return absl::NotFoundError(absl::StrCat(
-      path, " is not there",
-      name == kWorkerProgram ? absl::StrCat("; compiled models need a source build; hint: ",
-                                            kWorkerVariable, "=.../build/bin/", kWorkerProgram,
-                                            ", or a model of your own with --python")
-                             : ""));
+  const std::string hint =
+      name == kWorkerProgram
+          ? absl::StrCat("compiled models need a source build; hint: ", kWorkerVariable,
+                         "=.../build/bin/", kWorkerProgram,
+                         ", or a model of your own with --python")
+          : "hint: install all programs into one folder";
+  return absl::NotFoundError(absl::StrCat(path, " is not there; ", hint));
 }
 
 }  // namespace tandem::node

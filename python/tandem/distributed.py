@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import collections
 import ctypes
+import inspect
 import os
 import socket
 import threading
@@ -831,6 +832,8 @@ def join(**options: Any) -> None:
     """init_process_group("tandem", **options) for all ranks of a launch. torchrun sets the
     variables that it reads. Under mpirun and srun the rank comes from theirs, and torch's are not
     set. On several hosts MASTER_ADDR and MASTER_PORT say where rank 0 is."""
+    # Debian's PyTorch 2.6 has no libuv, although its store asks for it by default.
+    os.environ.setdefault("USE_LIBUV", "0")
     if all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         dist.init_process_group("tandem", **options)
         return
@@ -876,4 +879,7 @@ def _close_all() -> None:
         _close(member)
 
 
-dist.Backend.register_backend("tandem", ProcessGroup)
+# PyTorch 2 asks for the devices.
+_devices = {"devices": ["cpu", "cuda"]} \
+    if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
+dist.Backend.register_backend("tandem", ProcessGroup, **_devices)

@@ -456,7 +456,8 @@ TEST_F(RefusalTest, BadRowBehindTheCheckNamesWorkerFileAndLine) {
 }
 
 TEST_F(RefusalTest, MissingProgramIsNamed) {
-  const std::string copy = folder_.File("tandem");
+  const std::string copy = folder_.File("bin/tandem");
+  fs::create_directory(folder_.File("bin"));
   fs::copy_file(ProgramPath("tandem"), copy);
   const std::string data = SourcePath("configs/data/example_train.libsvm");
   const std::string test = SourcePath("configs/data/example_test.libsvm");
@@ -464,8 +465,9 @@ TEST_F(RefusalTest, MissingProgramIsNamed) {
                                        "data.train=" + data, "--set", "data.test=" + test},
                                       kLimit);
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("tandem-scheduler is not built; hint: ninja -C"));
+  EXPECT_THAT(result.output, HasSubstr("bin/tandem-scheduler is not there; hint: install"));
   EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  WriteTextFile(folder_.File("build.ninja"), "");  // now it is a build folder
   const RunResult simulated = RunProgram({copy, "simulate", libsvm_, "--out", Out()}, kLimit);
   EXPECT_EQ(simulated.exit_code, 1);
   EXPECT_THAT(simulated.output, HasSubstr("tandem-simulator is not built; hint: ninja -C"));
