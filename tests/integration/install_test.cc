@@ -168,8 +168,8 @@ TEST_F(InstallTest, AWheelTrains) {
 TEST_F(InstallTest, ProgramsOutsideAreBuilt) {
   const std::string build = folder_->File("build");
   for (const std::vector<std::string>& step :
-       {std::vector<std::string>{TANDEM_CMAKE, "-S", TANDEM_INSTALLED_SOURCE, "-B", build,
-                                 absl::StrCat("-DCMAKE_PREFIX_PATH=", Prefix())},
+       {std::vector<std::string>{TANDEM_CMAKE, "-G", "Ninja", "-S", TANDEM_INSTALLED_SOURCE, "-B",
+                                 build, absl::StrCat("-DCMAKE_PREFIX_PATH=", Prefix())},
         std::vector<std::string>{TANDEM_CMAKE, "--build", build}}) {
     const RunResult built = Run(step, kBuildLimit);
     ASSERT_TRUE(built.ok()) << built.DebugString();

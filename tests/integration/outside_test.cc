@@ -46,8 +46,8 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   TemporaryFolder folder;
   const std::string build = folder.File("build");
   for (const std::vector<std::string>& step :
-       {std::vector<std::string>{TANDEM_CMAKE, "-S", TANDEM_OUTSIDE_SOURCE, "-B", build,
-                                 absl::StrCat("-DTandem_DIR=", TANDEM_BUILD)},
+       {std::vector<std::string>{TANDEM_CMAKE, "-G", "Ninja", "-S", TANDEM_OUTSIDE_SOURCE, "-B",
+                                 build, absl::StrCat("-DTandem_DIR=", TANDEM_BUILD)},
         std::vector<std::string>{TANDEM_CMAKE, "--build", build}}) {
     const RunResult built = RunProgram(step, kBuildLimit);
     ASSERT_TRUE(built.ok()) << built.DebugString();

@@ -12,6 +12,8 @@ trap 'rm -rf "$scratch"' EXIT
 (cd "$scratch" && apt-get -qq download "$package" 2>/dev/null) || { echo "fetch_guest_kernel: cannot fetch $package" >&2; exit 1; }
 mkdir -p "$scratch/tree" "$(dirname "$folder")"
 dpkg -x "$scratch"/*.deb "$scratch/tree"
+# Since Debian 13 the modules are in usr/lib.
+[[ -e $scratch/tree/lib ]] || ln -s usr/lib "$scratch/tree/lib"
 rm -rf "$folder"
 mv "$scratch/tree" "$folder"
 echo "fetch_guest_kernel: $package"
