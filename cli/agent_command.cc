@@ -179,6 +179,7 @@ class Follower {
   Supervisor::Options HowToStop() const {
     Supervisor::Options options;
     options.checkpoints = true;
+    options.scripts = !flags_.run.python.empty();
     options.naming = job::SilenceTimes(plan_.job).naming;
     return options;
   }
@@ -418,6 +419,9 @@ class Follower {
       supervisor_->OnFailed(now, parts.first, parts.second);
     }
     supervisor_->OnExits(now, std::move(exits));
+    if (supervisor_->finished() && roles_->children().Running("worker ").empty()) {
+      supervisor_->OnWorkersEnded(now);
+    }
     ShowScripts(/*last=*/false);
     watch_.Check();
     for (const int stops = stops_->load(); stops_seen_ < stops;) OnStop(now, ++stops_seen_);
@@ -475,7 +479,8 @@ class Follower {
   }
 
   int Close() {
-    const std::string& failure = supervisor_->failure();
+    const bool failed = !supervisor_->failure().empty();
+    const std::string& failure = failed ? supervisor_->failure() : supervisor_->script_failure();
     if (failure.empty()) {
       if (dealt_.empty()) Say("the job has ended");
       return ExitCode(/*failed=*/false);

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -72,7 +73,8 @@ void Attempts::Execute(const OutputFolder* folder, RoleOptions roles) {
 std::string Attempts::Failure() const {
   const std::string& failure = attempt_->supervisor.failure();
   if (attempt_->stopped) return "";
-  if (failure.empty() || restarts_.why_not().empty()) return failure;
+  if (failure.empty()) return attempt_->supervisor.script_failure();
+  if (restarts_.why_not().empty()) return failure;
   return absl::StrCat(failure, "; ", restarts_.why_not());
 }
 
@@ -118,6 +120,7 @@ Supervisor::Options Attempts::HowToStop() const {
   options.checkpoints = checkpoints_ && flags_.replay.empty();
   options.ends_at_once = !flags_.replay.empty();
   options.replaces = MostReplacements() > 0;
+  options.scripts = !flags_.python.empty();
   options.naming = job::SilenceTimes(plan_.job).naming;
   options.why_no_log = [out = flags_.out] {
     return std::string(TryToWrite(out + "/logs").message());
@@ -178,7 +181,21 @@ bool Attempts::Turn() {
     OnCheckpointSignal();
   }
   ShowScripts(/*last=*/false);
+  if (supervisor().finished()) AwaitScripts(now);
   return !supervisor().over(now) && children().running();
+}
+
+// Scripts may have work left after the end of the job. A line says so once if it takes long.
+void Attempts::AwaitScripts(absl::Time now) {
+  constexpr absl::Duration kPatience = absl::Seconds(6);
+  const std::vector<std::string> workers = children().Running("worker ");
+  if (workers.empty()) return supervisor().OnWorkersEnded(now);
+  if (flags_.python.empty()) return;
+  attempt_->finished = std::min(attempt_->finished, now);
+  if (attempt_->waits_for_scripts || now < attempt_->finished + kPatience) return;
+  attempt_->waits_for_scripts = true;
+  view_.Line(absl::StrCat("the job has ended; what stands behind the loop still runs in ",
+                          absl::StrJoin(workers, ", "), "; Ctrl-C ends it"));
 }
 
 // The scheduler learns of the end of a worker sooner from here than from its connections.

@@ -85,6 +85,8 @@ class Attempts {
     int64_t step = 0;  // of the worker that is furthest ahead
     nlohmann::json requested_end;
     bool stopped = false;  // it was to end at once
+    absl::Time finished = absl::InfiniteFuture();
+    bool waits_for_scripts = false;  // a line has said so
     // The checkpoint that a server could not load (the name of its folder), and why.
     std::string damaged_checkpoint, damage;
   };
@@ -107,6 +109,7 @@ class Attempts {
   void OnVacant(absl::Time now, const std::string& role, const std::string& why, int64_t step);
   void StartVacant(absl::Time now);
   void ShowScripts(bool last);
+  void AwaitScripts(absl::Time now);
   void OnStop(absl::Time now);
   void OnCheckpointSignal();
   void OnEvent(const nlohmann::json& event);

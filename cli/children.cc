@@ -149,6 +149,14 @@ bool Children::IsRunning(const std::string& name) const {
                      [&name](const Child& child) { return child.name == name; });
 }
 
+std::vector<std::string> Children::Running(absl::string_view prefix) const {
+  std::vector<std::string> names;
+  for (const Child& child : running_) {
+    if (absl::StartsWith(child.name, prefix)) names.push_back(child.name);
+  }
+  return names;
+}
+
 void Children::Signal(int signal) {
   for (const Child& child : running_) kill(child.pid, signal);
 }

@@ -39,7 +39,23 @@ void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::st
 
 void Supervisor::OnFinished(absl::Time now) {
   finished_ = true;
-  give_up_ = std::min(give_up_, now + kEndGrace);
+  if (!options_.scripts || !failure_.empty()) {
+    give_up_ = std::min(give_up_, now + kEndGrace);
+    return;
+  }
+  give_up_ = absl::InfiniteFuture();  // OnWorkersEnded sets the end
+  if (first_exit_.has_value()) OnScriptExit(*first_exit_);
+}
+
+void Supervisor::OnWorkersEnded(absl::Time now) { give_up_ = std::min(give_up_, now + kEndGrace); }
+
+void Supervisor::OnScriptExit(const Children::Exit& exit) {
+  const bool ended_well = exit.code == 0 && exit.signal == 0;
+  if (ended_well || !absl::StartsWith(exit.name, "worker ") || !script_failure_.empty()) return;
+  script_failure_ =
+      absl::StrCat(exit.DebugString(), " after the end of the job, whose model is whole",
+                   exit.signal != 0 || exit.lines.empty() ? "" : ": ",
+                   exit.signal != 0 || exit.lines.empty() ? "" : exit.lines.back());
 }
 
 // If another role has ended, too, the attempt ends.
@@ -64,6 +80,7 @@ void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
 // names none, the cause is this process. If a new attempt may follow a process that a signal has
 // killed, there is no need to wait for the scheduler.
 void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
+  if (finished_ && options_.scripts) OnScriptExit(exit);
   if (finished_ || vacant_.count(exit.name) > 0) return;
   if (!failure_.empty()) {
     // The scheduler may notice the closed connection before Reap() reports that process.
@@ -92,11 +109,16 @@ void Supervisor::OnCannotStart(const std::string& reason) {
 
 // The scheduler of a running job first writes a checkpoint, then ends all processes. At the second
 // signal, or without checkpoints, it ends all processes at once. Before the job has started, the
-// caller does not wait for the scheduler. An earlier deadline stays.
+// caller does not wait for the scheduler. After the job only scripts are left, and end at once. An
+// earlier deadline stays.
 Supervisor::Stop Supervisor::OnStop(absl::Time now) {
   const bool again = stopping_;
-  if (again && (finished_ || !options_.checkpoints)) return Stop::kIgnore;
   stopping_ = true;
+  if (finished_ && options_.scripts) {
+    give_up_ = std::min(give_up_, now);
+    return Stop::kIgnore;
+  }
+  if (again && (finished_ || !options_.checkpoints)) return Stop::kIgnore;
   if (started_ && options_.checkpoints && !again) return Stop::kCheckpoint;
   if (failure_.empty()) failure_ = "stopped by a signal";
   give_up_ = std::min(give_up_, started_ && !options_.ends_at_once ? now + kStopGrace : now);

@@ -31,6 +31,9 @@ class Supervisor {
     bool restarts = false;      // a new attempt may follow: after a kill, do not wait for a cause
     // A new process may take the place of a dead worker. The scheduler decides, so wait for it.
     bool replaces = false;
+    // Workers are scripts. What stands behind their loop runs after the end of the job, for as long
+    // as it takes.
+    bool scripts = false;
     // How long to wait for the scheduler's failure message after a process has ended.
     absl::Duration naming = job::SilenceTimes().naming;
     // Explains why a role that failed has logged nothing; empty: no reason is known.
@@ -46,6 +49,8 @@ class Supervisor {
   void OnFailed(absl::Time now, const std::string& node, const std::string& reason,
                 bool comes_again = false, int64_t step = -1, bool no_room = false);
   void OnFinished(absl::Time now);
+  // After OnFinished: no worker of this process runs any more.
+  void OnWorkersEnded(absl::Time now);
   // The job has come to its end, or a user has asked for it; "finished" or "failed" follows.
   void OnEnding() { ending_ = true; }
 
@@ -84,6 +89,8 @@ class Supervisor {
   bool stopping() const { return stopping_; }
   // The cause of the failure; empty: there is none so far.
   const std::string& failure() const { return failure_; }
+  // The job has ended well, and then a script has not; empty: that was not so.
+  const std::string& script_failure() const { return script_failure_; }
   // The same with everything that decides about a new attempt.
   AttemptFailure Failure() const;
   // The role that ended first, if its end is or may be the cause.
@@ -97,6 +104,7 @@ class Supervisor {
 
  private:
   void OnExit(absl::Time now, const Children::Exit& exit);
+  void OnScriptExit(const Children::Exit& exit);
   bool KnowsBetter(const Children::Exit& exit) const;
   void NameTheEnded();
   std::string WhyItEnded() const;
@@ -104,7 +112,7 @@ class Supervisor {
   const Options options_;
   bool started_ = false, finished_ = false, stopping_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
-  std::string failure_;
+  std::string failure_, script_failure_;
   std::string blamed_, blamed_for_;  // the node that the scheduler names, and why
   bool comes_again_ = false;         // ... as OnFailed says
   bool no_room_ = false;             // ... likewise

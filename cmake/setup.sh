@@ -13,7 +13,7 @@ TANDEM_RUN_PACKAGES=(
 # Packages for the tests.
 TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
-  python3-pandas python3-sklearn python3-zmq openmpi-bin)
+  python3-pandas python3-sklearn python3-zmq openmpi-bin patch)
 # Launchers for tests/launchers (./check --launchers).
 TANDEM_LAUNCHER_PACKAGES=(
   mpich openssh-client openssh-server openssl slurmctld slurmd slurm-client munge
@@ -110,6 +110,7 @@ make_debian() {
 enter_debian() {
   # shellcheck disable=SC2016
   unshare --mount --pid --fork --kill-child bash -euc '
+    mount --bind "$1" "$1"  # so that / is a mount there, which namespaces of tests need
     mount -t proc proc "$1/proc"
     mount --rbind /sys "$1/sys"
     mount --rbind /dev "$1/dev"

@@ -164,6 +164,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         accumulate= the mean over the step. closure: must be None (else ValueError). An Error: there
         is no batch or no gradient, or a gradient is infinite or NaN. If a GradScaler calls this
         function after an overflow, the step counts as one without samples of this worker."""
+        try:
+            self._step(closure, loss)
+        except BaseException:
+            for name in ("grad_scale", "found_inf"):  # GradScaler takes them back only after a step
+                self.__dict__.pop(name, None)
+            raise
+
+    def _step(self, closure: Optional[Callable[[], Any]], loss: Optional[SupportsFloat]) -> None:
         worker, parameters = self._worker, self._parameters
         if closure is not None:
             raise ValueError("step(closure): a closure would compute a step twice; call backward() "

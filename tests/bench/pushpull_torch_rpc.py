@@ -43,7 +43,7 @@ def options():
 
 
 def serve(port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, USE_LIBUV="0")
     rpc.init_rpc("server", rank=1, world_size=2, rpc_backend_options=options())
     rpc.shutdown()
 
@@ -87,7 +87,7 @@ def main():
     torch.set_num_threads(flags.threads)
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(flags.port,))
     server.start()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=flags.port)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=flags.port, USE_LIBUV="0")
     rpc.init_rpc("worker", rank=0, world_size=2, rpc_backend_options=options())
     rpc.rpc_sync("server", make_table, args=(flags.rows, flags.dim, flags.threads))
     check(flags)

@@ -37,6 +37,7 @@ namespace tandem {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -314,6 +315,22 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
     EXPECT_THAT(run.output, HasSubstr(ending));
     EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
   }
+}
+
+// What stands behind the loop over epochs runs for as long as it takes, and its failure is the run's.
+TEST_F(PythonTest, TheEndOfAScriptIsPartOfTheRun) {
+  RunArguments arguments =
+      Arguments(SourcePath("tests/python/leaves.py"), {"train.batch_size=40", "train.epochs=1"});
+  const std::string file = folder_.File("written");
+  arguments.flags.insert(arguments.flags.end(), {"--", "after", file});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("still runs in worker 0; Ctrl-C ends it"));
+  EXPECT_THAT(run.output, ContainsRegex("failed: worker 1 \\(pid [0-9]+\\) exited with status 1 "
+                                        "after the end of the job, whose model is whole: "
+                                        "RuntimeError: no room"));
+  EXPECT_EQ(ReadTextFile(file), "done");
+  EXPECT_EQ(run.summary["samples"], 2 * 10 * 4);
 }
 
 // A script that has enough ends its run well, with a last checkpoint, also if the other worker goes

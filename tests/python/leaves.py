@@ -1,8 +1,11 @@
 """A script that ends its job long before the last epoch. `leaves.py break`: all workers leave the
 loop over epochs in the middle of one; `leaves.py close`: worker 0 closes the job between two;
 `leaves.py status`: it ends with a status, which is an error; `leaves.py whole`: the last epoch ends
-it."""
+it; `leaves.py after FILE`: so it does, and then worker 0 works for a while and writes the file, and
+worker 1 fails."""
+import pathlib
 import sys
+import time
 
 import torch
 from torch import nn
@@ -30,5 +33,10 @@ for epoch in loop:
         job.close()
         assert job.stopped
         break
-assert sys.argv[1] == "whole" or epoch < 999, epoch
+assert sys.argv[1] in ("whole", "after") or epoch < 999, epoch
 print("left in epoch", epoch)
+if sys.argv[1] == "after" and job.rank == 0:
+    time.sleep(8)
+    pathlib.Path(sys.argv[2]).write_text("done", encoding="utf-8")
+elif sys.argv[1] == "after":
+    raise RuntimeError("no room")

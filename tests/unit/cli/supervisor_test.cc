@@ -133,6 +133,39 @@ TEST_F(SupervisorTest, BeforeTheStartTheLastLineOfTheRoleIsTheCauseAtOnce) {
             "tandem-server: no such file");
 }
 
+Supervisor::Options Scripts() {
+  Supervisor::Options options;
+  options.scripts = true;
+  return options;
+}
+
+TEST_F(SupervisorTest, ScriptsGoOnAfterTheJobAndTheirFailureCounts) {
+  Supervisor supervisor(Scripts());
+  supervisor.OnStarted();
+  supervisor.OnExits(kNow, {Exited("worker 1", 3, "no room for the export")});
+  supervisor.OnFinished(kNow + absl::Seconds(1));
+  EXPECT_FALSE(supervisor.over(kNow + absl::Hours(1))) << "worker 0 still works";
+  supervisor.OnExits(kNow, {Killed("worker 0")});
+  supervisor.OnWorkersEnded(kNow);
+  EXPECT_FALSE(supervisor.over(kNow + absl::Seconds(1))) << "the scheduler takes a moment";
+  EXPECT_TRUE(supervisor.over(kNow + absl::Minutes(1)));
+  supervisor.Conclude();
+  EXPECT_EQ(supervisor.failure(), "");
+  EXPECT_EQ(supervisor.script_failure(),
+            "worker 1 (pid 8) exited with status 3 after the end of the job, whose model is whole: "
+            "no room for the export");
+}
+
+TEST_F(SupervisorTest, ASignalEndsScriptsAfterTheJob) {
+  Supervisor supervisor(Scripts());
+  supervisor.OnStarted();
+  supervisor.OnFinished(kNow);
+  EXPECT_EQ(supervisor.OnStop(kNow), Supervisor::Stop::kIgnore);
+  EXPECT_TRUE(supervisor.over(kNow));
+  EXPECT_TRUE(supervisor.stopping());
+  EXPECT_EQ(supervisor.failure() + supervisor.script_failure(), "");
+}
+
 TEST_F(SupervisorTest, RolesMayLeaveAtTheEnd) {
   supervisor_.OnStarted();
   supervisor_.OnExits(kNow, {Exited("worker 0", 0)});
