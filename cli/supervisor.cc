@@ -53,9 +53,10 @@ void Supervisor::OnScriptExit(const Children::Exit& exit) {
   const bool ended_well = exit.code == 0 && exit.signal == 0;
   if (ended_well || !absl::StartsWith(exit.name, "worker ") || !script_failure_.empty()) return;
   script_failure_ =
-      absl::StrCat(exit.DebugString(), " after the end of the job, whose model is whole",
-                   exit.signal != 0 || exit.lines.empty() ? "" : ": ",
-                   exit.signal != 0 || exit.lines.empty() ? "" : exit.lines.back());
+      absl::StrCat(exit.DebugString(), " after the end of the job, whose model is whole");
+  // The last line of an exception.
+  if (exit.code == 1 && exit.signal == 0 && !exit.lines.empty())
+    absl::StrAppend(&script_failure_, ": ", exit.lines.back());
 }
 
 // If another role has ended, too, the attempt ends.
@@ -167,6 +168,9 @@ std::string Supervisor::WhyItEnded() const {
   const std::string exit =
       absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
   if (first_exit_->signal != 0) return exit;
+  if (!started_ && options_.scripts && first_exit_->code == 0) {
+    return absl::StrCat(exit, "; hint: a script joins the job by tandem.init()");
+  }
   if (!first_exit_->lines.empty()) return absl::StrCat(exit, ": ", first_exit_->lines.back());
   const std::string why = options_.why_no_log();
   return why.empty() ? exit : absl::StrCat(exit, ", and its log is empty: ", why);

@@ -180,6 +180,9 @@ def evaluation_batches(loader: DataLoader, fetch: int) -> Iterator[Any]:
     worker.evaluating = True
     yield from loop.batches()
     worker.evaluating = False
+    if loop.scored > 0 and loop.like_probabilities:
+        warnings.warn("job.score: all scores of this evaluation are between 0 and 1; it takes "
+                      "logits: of a probability p give torch.logit(p)", stacklevel=2)
 
 
 def check_not_ended(worker: Worker, what: str) -> None:
@@ -230,6 +233,7 @@ class _Loop:
         self.over = False
         self._owner: Any = None        # the iterator that runs it
         self.scored = self.unscored = 0  # batches of an evaluation
+        self.like_probabilities = True   # all its scores so far
         self._aside: Any = None        # the worker's batch at hand, while earlier ones come again
 
     def unfinished(self) -> bool:

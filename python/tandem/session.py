@@ -368,6 +368,7 @@ class Job:
                 worker.scores.write(both[0].numpy().tobytes())
                 worker.scores.flush()
             worker.test_loop.scored += 1
+            worker.test_loop.like_probabilities &= bool(((both[0] > 0) & (both[0] < 1)).all())
 
     def barrier(self) -> None:
         """Waits until all workers have entered the barrier: each calls it as often as the others.

@@ -317,7 +317,7 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   }
 }
 
-// What stands behind the loop over epochs runs for as long as it takes, and its failure is the run's.
+// What stands behind the loop over epochs runs for as long as it takes. Its failure is the run's.
 TEST_F(PythonTest, TheEndOfAScriptIsPartOfTheRun) {
   RunArguments arguments =
       Arguments(SourcePath("tests/python/leaves.py"), {"train.batch_size=40", "train.epochs=1"});

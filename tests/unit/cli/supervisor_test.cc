@@ -142,7 +142,7 @@ Supervisor::Options Scripts() {
 TEST_F(SupervisorTest, ScriptsGoOnAfterTheJobAndTheirFailureCounts) {
   Supervisor supervisor(Scripts());
   supervisor.OnStarted();
-  supervisor.OnExits(kNow, {Exited("worker 1", 3, "no room for the export")});
+  supervisor.OnExits(kNow, {Exited("worker 1", 1, "no room for the export")});
   supervisor.OnFinished(kNow + absl::Seconds(1));
   EXPECT_FALSE(supervisor.over(kNow + absl::Hours(1))) << "worker 0 still works";
   supervisor.OnExits(kNow, {Killed("worker 0")});
@@ -152,7 +152,7 @@ TEST_F(SupervisorTest, ScriptsGoOnAfterTheJobAndTheirFailureCounts) {
   supervisor.Conclude();
   EXPECT_EQ(supervisor.failure(), "");
   EXPECT_EQ(supervisor.script_failure(),
-            "worker 1 (pid 8) exited with status 3 after the end of the job, whose model is whole: "
+            "worker 1 (pid 8) exited with status 1 after the end of the job, whose model is whole: "
             "no room for the export");
 }
 
