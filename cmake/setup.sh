@@ -13,7 +13,7 @@ TANDEM_RUN_PACKAGES=(
 # Packages for the tests.
 TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
-  python3-pandas python3-sklearn python3-zmq openmpi-bin patch)
+  python3-pandas python3-sklearn python3-setuptools python3-zmq openmpi-bin patch)
 # Launchers for tests/launchers (./check --launchers).
 TANDEM_LAUNCHER_PACKAGES=(
   mpich openssh-client openssh-server openssl slurmctld slurmd slurm-client munge

@@ -447,8 +447,9 @@ class _Member:
             self.closed = True
             _abi.library().tandem_group_close(self.handle)
 
-    def __del__(self) -> None:  # when no work is left that could be waited for
-        if self.handle and self.process == os.getpid():
+    # When no work is left that could be waited for. At exit, modules may be gone before.
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        if self.handle and self.process == getpid():
             _abi.library().tandem_group_free(self.handle)
 
 
@@ -501,6 +502,14 @@ class ProcessGroup(dist.ProcessGroup):
         return "tandem"
 
     name = _get_backend_name = getBackendName
+
+    def _set_group_name(self, name: str) -> None:
+        """As PyTorch 2 calls it, whose own class remembers a name only for its own back ends."""
+        self._group_name = name
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
 
     def _begin(self, function: str, *arguments: Any, result: Iterable[Any] = (),
                kept: tuple[Any, ...] = (), then: Optional[Callable[[], None]] = None) -> _Work:
