@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "models/script_file.h"
@@ -58,6 +60,23 @@ absl::Status CheckNames(const std::string& script, std::vector<std::string> modu
   return absl::OkStatus();
 }
 
+// Refuses a script that Python cannot parse, before each worker does.
+absl::Status CheckSyntax(const std::string& script) {
+  std::vector<std::string> lines;
+  const bool good = doctor::LinesOf(
+      absl::StrCat(doctor::Quoted(doctor::Interpreter()),
+                   " -c 'import sys, tokenize\n"
+                   "try: compile(tokenize.open(sys.argv[1]).read(), sys.argv[1], \"exec\")\n"
+                   "except SyntaxError as error: print(error.lineno or 1, error.msg)' ",
+                   doctor::Quoted(script), " 2>/dev/null"),
+      &lines);
+  if (!good || lines.empty()) return absl::OkStatus();  // workers say what else is wrong
+  const std::pair<std::string, std::string> error =
+      absl::StrSplit(lines[0], absl::MaxSplits(' ', 1));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--python: ", script, ":", error.first, ": SyntaxError: ", error.second));
+}
+
 }  // namespace
 
 absl::Status CheckScript(const std::string& script, const std::vector<std::string>& flags,
@@ -83,7 +102,8 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
   }
   const std::vector<std::string> needs = doctor::ScriptModules();
   TANDEM_RETURN_IF_ERROR(CheckNames(script, needs));
-  return CheckInterpreter("--python", needs, programs);
+  TANDEM_RETURN_IF_ERROR(CheckInterpreter("--python", needs, programs));
+  return CheckSyntax(script);
 }
 
 std::vector<std::string> PackageFiles(const std::string& programs) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -66,10 +67,12 @@ absl::StatusOr<std::unique_ptr<SchedulerTalk>> TalkTo(const std::string& where) 
 
 absl::Status WithHint(const std::string& where, const absl::Status& why) {
   if (!absl::IsUnavailable(why) || SchedulerTalk::IsAddress(where)) return why;
+  std::error_code error;
+  const bool script = std::filesystem::exists(where + "/script.json", error);
   return absl::Status(why.code(), absl::StrCat(why.message(),
                                                "; a run that was killed continues with: tandem "
                                                "run --resume ",
-                                               where));
+                                               where, script ? " --python SCRIPT" : ""));
 }
 
 int Refuse(const char* program, const std::string& where, const absl::Status& why) {

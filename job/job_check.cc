@@ -285,7 +285,8 @@ absl::Status CheckFields(const Job& job) {
       }
       return Refuse(absl::StrCat("table[", t, "].field[", f, "]"), "field ", Quoted(table.field(f)),
                     " is claimed by table ", Quoted(it->second), " and by ", Quoted(table.name()),
-                    "; a field has one table");
+                    "; a field has one table; hint: give the second table fields of "
+                    "its own, with the same ids");
     }
   }
   return absl::OkStatus();

@@ -17,7 +17,13 @@ docs/PYTHON.md is the tutorial. Importing this package needs numpy; training nee
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+try:
+    import numpy as _numpy  # noqa: F401
+except ModuleNotFoundError:
+    raise ImportError(f"tandem needs numpy; hint: {sys.executable} -m pip install numpy") from None
 
 from tandem._abi import Error, preload_blas
 from tandem.hashing import hash_columns, hash_ids
@@ -62,5 +68,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ImportError(f"tandem.{name} needs PyTorch; install python3-torch, "
-                          "or torch into this environment") from None
+        raise ImportError(f"tandem.{name} needs PyTorch; hint: {sys.executable} -m pip install "
+                          "torch") from None

@@ -24,6 +24,15 @@ class Diverged(Error):
     """A loss or a gradient is infinite or NaN."""
 
 
+class Misuse(Error):
+    """The script calls tandem in a wrong way, and would again."""
+
+
+# In messages they are what scripts call them.
+for _kind in (Error, Diverged, Misuse):
+    _kind.__module__ = "tandem"
+
+
 class JoinOptions(Structure):
     _fields_ = [("size", c_uint64), ("job", c_char_p), ("set", POINTER(c_char_p)),
                 ("scheduler", c_char_p), ("index", c_int32), ("bind", c_char_p),

@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from tandem import _abi
-from tandem._abi import Error
+from tandem._abi import Error, Misuse
 from tandem.copies import copy_of
 from tandem.current import current_worker
 from tandem.randomness import Stream, generators_of
@@ -199,10 +199,10 @@ def _check_no_evaluation(worker: Worker, kind: int, fetch: int) -> None:
     progress, loop, done = worker.progress, worker.train_loop, worker.test_loop
     if done is not None and done.over and done.fetch == fetch and \
             done.body == progress.body > 0:
-        raise Error(f"a second loop over job.evaluate() in epoch {progress.epoch}; the job has one "
-                    "evaluation at a time: put the rows of both into one tandem.DataLoader, or "
-                    "have train { keep_best {} } in the job and job.evaluate(loader, "
-                    "data=\"validation\") for one of them")
+        raise Misuse(f"a second loop over job.evaluate() in epoch {progress.epoch}; the job has "
+                     "one evaluation at a time: put the rows of both into one tandem.DataLoader, "
+                     "or have train { keep_best {} } in the job and job.evaluate(loader, "
+                     "data=\"validation\") for one of them")
     begins = loop is None and not progress.resuming()
     if kind != _abi.BATCH or fetch != _abi.TEST_BATCH or done is not None or \
             not (begins or (loop is not None and loop.over)):
@@ -211,8 +211,9 @@ def _check_no_evaluation(worker: Worker, kind: int, fetch: int) -> None:
         worker.warned_no_evaluation = True
         where = "before the first epoch" if begins else f"after epoch {loop.epoch}"
         warnings.warn(f"job.evaluate(): no batches {where}: the job evaluates "
-                      "after its last epoch, and before it as evaluation { every_epochs: N } says; "
-                      "call it after the loop over batches", stacklevel=3)
+                      "after its last epoch, and before it as evaluation { every_epochs: N } says"
+                      + ("; call it after the loop over batches" if begins else ""),
+                      stacklevel=3)
 
 
 class _Loop:
@@ -394,16 +395,16 @@ class _Loop:
     def _check_used(self) -> None:
         worker, place = self._worker, self.place
         if self._use == _abi.COMPUTE and worker.cells is not None:
-            raise Error(f"step {worker.progress.at_hand[0]}: the loop goes on to the next batch "
-                        "without optimizer.step(); call it once for each batch"
-                        + (", or with accumulate= where loader.step_ends is true: the last step of "
-                           "an epoch may have fewer batches" if place.accumulates() else ""))
+            raise Misuse(f"step {worker.progress.at_hand[0]}: the loop goes on to the next batch "
+                         "without optimizer.step(); call it once for each batch"
+                         + (", or with accumulate= where loader.step_ends is true: the last step "
+                            "of an epoch may have fewer batches" if place.accumulates() else ""))
         if self._use != _abi.SCORE or worker.scored:
             return
         judged = self.fetch == _abi.VALIDATION_BATCH and not worker.deciding
         if self.scored > 0 or judged or worker.scores is not None:
-            raise Error("the loop over job.evaluate() goes on to the next batch without "
-                        "job.score()")
+            raise Misuse("the loop over job.evaluate() goes on to the next batch without "
+                         "job.score()")
         with worker.uninterrupted():
             self.unscored += 1  # for a metric of the script's own, which job.report() will give
             worker.score()

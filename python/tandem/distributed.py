@@ -509,6 +509,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
+        """As PyTorch 2 reads it."""
         return self._group_name
 
     def _begin(self, function: str, *arguments: Any, result: Iterable[Any] = (),

@@ -32,14 +32,18 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
+def _name_of(place: str) -> str:
+    """The name of the module SCRIPT of SCRIPT:CLASS."""
+    return os.path.basename(place.rpartition(":")[0]).rsplit(".", 1)[0]
+
+
 def _module_of(place: str) -> Any:
     """The class or function CLASS of SCRIPT:CLASS."""
     script, _, name = place.rpartition(":")
     if not script or not os.path.isfile(script):
         raise ValueError(f"--serve {place}: expected SCRIPT:CLASS, such as ranker.py:Ranker")
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    spec = importlib.util.spec_from_file_location(os.path.basename(script).rsplit(".", 1)[0],
-                                                  script)
+    spec = importlib.util.spec_from_file_location(_name_of(place), script)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # torch.jit looks for sources there
     sys.argv = [script]  # the script may read its own flags
@@ -93,7 +97,7 @@ def _exported(saved: Checkpoint, place: str, inputs: str) -> Any:
     from torch.export import Dim, export
     made = _module_of(place)
     model = _run(place, lambda: saved.serving(made))
-    module = sys.modules[made.__module__]
+    module = sys.modules[_name_of(place)]
     values = _run(place, _named(module, place, inputs))
     if not isinstance(values, tuple):
         values = (values,)

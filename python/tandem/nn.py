@@ -155,8 +155,12 @@ def _check_field(worker: Worker, name: str, ids: Any, offsets: Optional[torch.Te
         called = one_field(name, ids)
         same = called.same_ids(field) and (not bags or called.same_bags(field))
     if not same:
+        table = worker.tables.by_name.get(name)
+        also = "" if table is None or len(table.fields) < 2 else \
+            (f"; '{name}' is the name of a table, too, and the module reads the field: give the "
+             "table another name")
         raise ValueError(f"field '{name}': called with other ids, or in other bags, than the batch "
-                         f"has; {_OTHER}" + _look_hint(worker))
+                         f"has{also}; {_OTHER}" + _look_hint(worker))
     return field
 
 

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from tandem import _abi
-from tandem._abi import Diverged, Error, check, library
+from tandem._abi import Diverged, Error, Misuse, check, library
 from tandem.current import current_worker
 from tandem.nn import break_graphs
 from tandem.worker import SLICE_MS, Worker
@@ -177,15 +177,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError("step(closure): a closure would compute a step twice; call backward() "
                              "first")
         if worker.cells is None:
-            raise Error("optimizer.step() without a batch: call it once for each batch of a "
-                        "tandem.DataLoader, after loss.backward()")
+            raise Misuse("optimizer.step() without a batch: call it once for each batch of a "
+                         "tandem.DataLoader, after loss.backward()")
         if worker.at + 1 < len(worker.batches):
-            raise Error(f"optimizer.step() after batch {worker.at + 1} of {len(worker.batches)} of "
-                        "the step (accumulate): call it after the last one, where "
-                        "loader.step_ends is true")
+            raise Misuse(f"optimizer.step() after batch {worker.at + 1} of {len(worker.batches)} "
+                         "of the step (accumulate): call it after the last one, where "
+                         "loader.step_ends is true")
+        if worker.cluster is None and worker.progress.alone:
+            raise Misuse("optimizer.step() outside of `for epoch in job.epochs()`: write that in "
+                         "the place of a loop over range(...)")
         gradients = worker.row_gradients()
         if not parameters.reached and all(g is None for g in gradients):
-            raise Error("optimizer.step() without gradients: call loss.backward() first")
+            raise Misuse("optimizer.step() without gradients: call loss.backward() first")
         parameters.check_unfrozen()
         dense = parameters.collect()
         scale = float(worker.step.joined.samples) if self._loss == "mean" else 1.0
@@ -368,24 +371,24 @@ class _Parameters:
         self._steps += 1
         for p in self._frozen:
             if p.requires_grad or p.grad is not None:
-                raise Error(f"a parameter of shape {tuple(p.shape)} is trained that was frozen or "
-                            "not there when DistributedOptimizer was made, which says what is "
-                            "trained; freeze parameters after that, or begin a job from the "
-                            "checkpoint")
+                raise Misuse(f"a parameter of shape {tuple(p.shape)} is trained that was frozen or "
+                             "not there when DistributedOptimizer was made, which says what is "
+                             "trained; freeze parameters after that, or begin a job from the "
+                             "checkpoint")
 
     def collect(self) -> torch.Tensor:
         """The gradients in one buffer, zeros for a parameter without one; values go to the host."""
         for name, p, place in self._places:
             if p.data_ptr() != place:
-                raise Error(f"parameter {name}: has other memory than DistributedOptimizer gave "
-                            "it; move or replace it before, and later change its values in place "
-                            "(p.data.copy_)")
+                raise Misuse(f"parameter {name}: has other memory than DistributedOptimizer gave "
+                             "it; move or replace it before, and later change its values in place "
+                             "(p.data.copy_)")
         for (name, p), view in zip(self._named, self._views):
             if p.grad is None:
                 view.zero_()
             elif p.grad.layout != torch.strided:
-                raise Error(f"parameter {name} has sparse gradients: say sparse=False, or make it "
-                            "a table of the job")
+                raise Misuse(f"parameter {name} has sparse gradients: say sparse=False, or make it "
+                             "a table of the job")
             elif p.grad.data_ptr() != view.data_ptr():
                 view.copy_(p.grad)
         self.carry_out()

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from tandem._abi import Error, check, library
+from tandem._abi import Error, Misuse, check, library
 from tandem.packing import pack, unpack
 from tandem.randomness import Stream, random_state, set_random_state
 
@@ -169,9 +169,15 @@ class Progress:
     def check_first_loop(self) -> None:
         """An Error: the body of the loop over epochs has had its loop over batches."""
         if self.begun and self._inside and self._loop == "over":
-            raise Error(f"a second loop over a tandem.DataLoader in epoch {self.epoch}; its "
-                        "batches are used up: have one loop over batches in the body of `for epoch "
-                        "in job.epochs()`, and evaluate by `for batch in job.evaluate(loader)`")
+            raise Misuse(f"a second loop over a tandem.DataLoader in epoch {self.epoch}; its "
+                         "batches are used up: have one loop over batches in the body of `for "
+                         "epoch in job.epochs()`, and evaluate by `for batch in "
+                         "job.evaluate(loader)`")
+
+    @property
+    def alone(self) -> bool:
+        """Whether a loop over batches is not in the body of the loop over epochs."""
+        return self._alone
 
     def in_loop(self) -> None:
         """The loop over batches has its place."""

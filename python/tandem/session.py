@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterable, Iterator, NoReturn, Optional, Suppor
 import torch
 
 from tandem import _abi, current
-from tandem._abi import Error, check, library
+from tandem._abi import Error, Misuse, check, library
 from tandem.current import current_worker
 from tandem.data import DataLoader, check_not_ended, evaluation_batches
 from tandem.local import LocalCluster
@@ -224,9 +224,9 @@ class Job:
             if request.kind == _abi.SCORE:
                 raise left
             if request.kind == _abi.VALIDATION_BATCH:
-                raise Error(f"epoch {last} is over, and the job keeps its best model "
-                            "(train.keep_best): behind the loop over batches, say for batch in "
-                            "job.evaluate(loader, data=\"validation\"), whole and on all workers")
+                raise Misuse(f"epoch {last} is over, and the job keeps its best model "
+                             "(train.keep_best): behind the loop over batches, say for batch in "
+                             "job.evaluate(loader, data=\"validation\"), whole and on all workers")
             if request.kind == _abi.TEST_BATCH:
                 if last is None:  # a job that takes no step: the loop's body may evaluate
                     last = request.epoch
@@ -236,14 +236,14 @@ class Job:
                 elif worker.scores is None:
                     raise left
                 else:
-                    raise Error("the loop over job.evaluate() has ended before its rows; `tandem "
-                                "predict` wants a score for each, so iterate over the whole "
-                                "tandem.DataLoader")
+                    raise Misuse("the loop over job.evaluate() has ended before its rows; `tandem "
+                                 "predict` wants a score for each, so iterate over the whole "
+                                 "tandem.DataLoader")
                 continue
             if request.kind == _abi.COMPUTE or request.epoch == last:
-                raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "
-                            f"(at step {self.step}); iterate over the whole tandem.DataLoader, and "
-                            "bound the steps of a job by train.max_steps")
+                raise Misuse(f"the loop over the batches of epoch {last} has ended before the "
+                             f"epoch (at step {self.step}); iterate over the whole "
+                             "tandem.DataLoader, and bound the steps of a job by train.max_steps")
             last = request.epoch
             yield from self._epoch_of_loop(last)
 
@@ -265,8 +265,9 @@ class Job:
                 "job.score() for each batch, or job.report(NAME=VALUE) with a metric of your own")
         if self.world_size == 1:
             raise Error(said)
-        if self.rank == 0:  # another worker may have reported
-            warnings.warn(said, stacklevel=4)
+        if self.rank == 0 and not worker.warned_unscored:  # another worker may have reported
+            worker.warned_unscored = True
+            warnings.warn(said, stacklevel=5)
 
     def keep(self, **objects: Any) -> None:
         """Has checkpoints contain the state of these objects, by name, of each worker. An object
@@ -336,10 +337,10 @@ class Job:
         sample, or invalid labels; the batch can be scored again."""
         worker = self._worker
         if worker.scored:
-            raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
+            raise Misuse("job.score() belongs into a loop over job.evaluate(), once for each batch")
         if worker.test_loop.unscored > 0:
-            raise Error("job.score(): batches of this evaluation were not scored; score all of "
-                        "them, or none")
+            raise Misuse("job.score(): batches of this evaluation were not scored; score all of "
+                         "them, or none")
         request = worker.next()
         if request.kind != _abi.SCORE:
             raise Error("job.score(): the job ends before the evaluation does; was it told to end?")
@@ -383,8 +384,8 @@ class Job:
         worker = self._worker
         worker.check_process()
         if worker.cells is not None:
-            raise Error(f"{what} in the middle of a step; workers may have different numbers of "
-                        "batches, so call it before or after the loop over them")
+            raise Misuse(f"{what} in the middle of a step; workers may have different numbers of "
+                         "batches, so call it before or after the loop over them")
         if worker.progress.has_passed_barrier():
             return False
         if worker.optimizer is not None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Optional
 import torch
 
 from tandem import _abi
-from tandem._abi import Diverged, Error, check, library
+from tandem._abi import Diverged, Error, Misuse, check, library
 from tandem.local import LocalCluster
 from tandem.lookup import Lookup
 from tandem.progress import Progress
@@ -25,7 +25,7 @@ SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
 # Exceptions that the script would raise again in the next attempt. A file or a network may cause
 # the others.
 FAULTS_OF_PROGRAMS = (TypeError, NameError, AttributeError, ImportError, SyntaxError,
-                      NotImplementedError)
+                      NotImplementedError, Misuse)
 
 
 class Uninterrupted:
@@ -100,7 +100,7 @@ class Worker:
         # script reports now belongs to the evaluation.
         self.holds_end = False
         self.reported = True         # something, since the last loop of an evaluation began
-        self.warned_no_evaluation = False
+        self.warned_no_evaluation = self.warned_unscored = False
         self.between = False         # epochs() waits for the next one
         self.lookup: Optional[Lookup] = None   # of rows between batches
         scores = os.environ.get("TANDEM_SCORES")  # `tandem predict` wants them

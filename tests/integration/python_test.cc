@@ -145,7 +145,7 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
   arguments.flags.insert(arguments.flags.end(), {"--", "new"});
   const RunResult changed = RunJob(arguments, kLimit);
   EXPECT_EQ(changed.exit_code, 1) << changed.DebugString();
-  EXPECT_THAT(changed.output, HasSubstr("Error: a parameter of shape (1, 7) is trained that was "
+  EXPECT_THAT(changed.output, HasSubstr("Misuse: a parameter of shape (1, 7) is trained that was "
                                         "frozen or not there when DistributedOptimizer was made"));
 }
 
@@ -290,13 +290,13 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
       {"exception", ": ValueError: no such city (wrong.py:"},
       {"surrogate", ": ValueError: no city ? here (wrong.py:"},
       {"second",
-       "Error: a second loop over a tandem.DataLoader in epoch 0; its batches are used up"},
+       "Misuse: a second loop over a tandem.DataLoader in epoch 0; its batches are used up"},
       {"early", ": wrong.py ended at step 3, before the job had; iterate to the end"},
       {"break",
-       "Error: the loop over the batches of epoch 0 has ended before the epoch (at step 3)"},
-      {"no_step", "Error: step 3: the loop goes on to the next batch without optimizer.step()"},
+       "Misuse: the loop over the batches of epoch 0 has ended before the epoch (at step 3)"},
+      {"no_step", "Misuse: step 3: the loop goes on to the next batch without optimizer.step()"},
       {"no_backward",
-       "Error: optimizer.step() without gradients: call loss.backward() first (wrong"},
+       "Misuse: optimizer.step() without gradients: call loss.backward() first (wrong"},
       {"once",
        "Error: epoch 1: the loader gave no batch: it is a generator, which can be read once"},
       {"os_exit", ") exited with status 3; the scheduler saw: connection lost"},

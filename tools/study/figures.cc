@@ -99,7 +99,8 @@ Figures DrawFigures(const std::string& folder, const std::string& script) {
   none.missing =
       code == kNotRun || code == kNoMatplotlib
           ? "no figures: matplotlib is not installed; hint: apt-get install "
-            "python3-matplotlib, then tandem compare --report-only FOLDER"
+            "python3-matplotlib (or pip install matplotlib), then tandem compare --report-only "
+            "FOLDER"
           : absl::StrCat("no figures: ", script, " failed: ", LastLine(log), "; see ", log);
   return none;
 }

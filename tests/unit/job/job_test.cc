@@ -671,7 +671,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "fields of one of them"},
         Contradiction{{{"table", "[{name: 'a' dim: 4 field: 'x'}, {name: 'b' dim: 4 field: 'x'}]"}},
                       "table[1].field[0]: field \"x\" is claimed by table \"a\" and by \"b\"; a "
-                      "field has one table"},
+                      "field has one table; hint: give the second table fields of its own, with "
+                      "the same ids"},
         Contradiction{{{"table[0].expected_rows", "-1"}},
                       "table[0].expected_rows: -1, must be 1 to 1125899906842624"},
         Contradiction{
