@@ -831,6 +831,11 @@ class ProcessGroup(dist.ProcessGroup):
         row = tensor.numel() // rows * times if rows else 0
         return [row * n for n in sizes]
 
+    # The names that PyTorch 2.15 calls.
+    all_gather_single = _allgather_base
+    reduce_scatter_single = _reduce_scatter_base
+    all_to_all_single = alltoall_base
+
     def _set_sequence_number_for_group(self) -> None:
         """Does nothing: the group numbers operations itself, and finds ranks that differ."""
 

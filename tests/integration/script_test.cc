@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -330,6 +331,7 @@ TEST_F(ScriptTest, BuffersAreStateAndComeBack) {
 }
 
 TEST_F(ScriptTest, TheBitsOfTheSameModuleInPython) {
+  if (std::getenv("TANDEM_TEST_PYTHON") != nullptr) GTEST_SKIP() << "PyTorch is not the worker's";
   const Settings steps = {"evaluation.batch_size=64"};
   const RunResult file = RunJob(Arguments("file", "ranker.pt", steps));
   ASSERT_TRUE(file.ok()) << file.DebugString();

@@ -201,7 +201,7 @@ def wrong(rank, ranks, ours, gloo):
     refused("input_split_sizes", dist.all_to_all_single, x, x, [4] + [0] * (ranks - 1), [3] * ranks,
             group=ours)
     y = torch.tensor([1 + 2j, 3 + 4j]).conj()
-    refused("give tensor.resolve_conj()", dist.broadcast, y, 0, group=ours)
+    refused("resolve_conj()", dist.broadcast, y, 0, group=ours)
     refused("give tensor.resolve_neg()", dist.all_reduce, y.imag, group=ours)
     refused("give tensor.clone()", dist.all_reduce, torch.ones(1).expand(4), group=ours)
     refused("give tensor.clone()", dist.all_gather, [torch.ones(1).expand(4)] * ranks, x,
@@ -384,7 +384,8 @@ def _different(name, rank, ranks, group):
                                           group=group), "i8", "i32"),
         "complex": (lambda: dist.broadcast(torch.ones(4, dtype=torch.complex64 if here
                                                       else torch.float64), 0, group=group),
-                    "4 c64", "4 f64"),
+                    "8 f32" if hasattr(dist.ProcessGroup, "all_gather_single") else "4 c64",  # 2.15
+                    "4 f64"),
         "average": (lambda: dist.all_reduce(torch.ones(4, dtype=torch.float16 if here
                                                        else torch.float32),
                                             dist.ReduceOp.AVG, group=group), "4 f16", "4 f32"),
