@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import dataclasses
 import types
 import warnings
 from typing import Any, Callable, Iterable, Iterator, Optional, Union
@@ -106,6 +107,8 @@ class DataLoader:
                 return is_integers(part) and part.ndim == 2 and part.shape[1] == len(fields)
             return hasattr(part, "keys") and hasattr(part, "lengths")
 
+        if dataclasses.is_dataclass(batch) and hasattr(batch, "__dict__"):
+            batch = vars(batch)
         parts = [batch] if fits(batch) or not isinstance(batch, (tuple, list, dict)) else \
             list(batch.values()) if isinstance(batch, dict) else list(batch)
         found = [part for part in parts if fits(part)]

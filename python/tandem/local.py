@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 from tandem._abi import Error, roots
 
@@ -59,12 +59,13 @@ class LocalCluster:
     lives, ends the job and tells the servers. The thread that makes the object may end before.
 
     job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one
-    under out/; resume: the folder of a run to resume, or None. given: the job file as it was given.
+    under out/; resume: the folder of a run to resume, or None; begin: flags of the
+    scheduler that say with which rows the job begins. given: the job file as it was given.
     scheduler: its address, tcp://HOST:PORT. An Error: a program is not there or ends at once.
     """
 
     def __init__(self, job: str, settings: list[str], out: Optional[str],
-                 resume: Optional[str] = None) -> None:
+                 resume: Optional[str] = None, begin: Sequence[str] = ()) -> None:
         self.given, self.job, self._settings = job, os.path.abspath(job), settings
         stem = os.path.basename(job).rsplit(".", 1)[0]
         self.out = os.path.abspath(resume or out
@@ -93,7 +94,7 @@ class LocalCluster:
         self._token_lock = threading.Lock()
         try:
             self._start("scheduler", [programs["scheduler"], "--driver", str(self._pid),
-                                      "--resume" if resume else "--out", self.out])
+                                      "--resume" if resume else "--out", self.out, *begin])
             self.scheduler = self._address()
             os.makedirs(os.path.dirname(moved), exist_ok=True)
             os.rename(self._logs["scheduler"], moved)

@@ -55,7 +55,8 @@ def _pass_time_limits_on() -> None:
 
 def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Optional[int] = None,
          set: Iterable[str] = (),  # pylint: disable=redefined-builtin
-         out: Optional[str] = None, resume: Optional[str] = None) -> Job:
+         out: Optional[str] = None, resume: Optional[str] = None,
+         init_from: Optional[str] = None, only_tables: Iterable[str] = ()) -> Job:
     """Joins the job, and returns when all of its nodes are there. One job at a time in a process.
 
     job: the job file; scheduler: its address, tcp://HOST:PORT; index: the rank. Defaults are
@@ -66,8 +67,10 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
     with this process as the one worker. They end with the job or with this process. out: the folder
     of the run (summary.json, logs, model); None: a new one under out/; job.out is its path. resume:
     the folder of such a run, which resumes from its newest checkpoint, for example that of
-    job.close(). Under `tandem run` the same call joins the job of the command: job, set, out and
-    resume of the call are ignored.
+    job.close(). init_from: the checkpoint with whose rows and parameters the job begins;
+    only_tables: it begins with the rows of these tables alone; as --init-from and --only-tables.
+    Under `tandem run` the same call joins the job of the command, and the other arguments of the
+    call are ignored.
 
     An Error names the mistake in the job, or the missing node.
     """
@@ -78,7 +81,7 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
     if scheduler is None and os.environ.get("TANDEM_SCHEDULER"):
         scheduler, own = os.environ["TANDEM_SCHEDULER"], None
         if job and os.environ.get("TANDEM_JOB"):
-            job, set, out, resume = os.environ["TANDEM_JOB"], (), None, None
+            job, set, out, resume, init_from = os.environ["TANDEM_JOB"], (), None, None, None
     job = job or os.environ.get("TANDEM_JOB")
     settings = list(set)
     cluster = None
@@ -91,11 +94,17 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
                 os.path.abspath(out) != os.path.abspath(resume):
             raise Error(f"tandem.init: out={out!r} and resume={resume!r}; a run resumes in its own "
                         "folder: leave out=")
-        cluster = LocalCluster(own, settings, out, resume)
+        begin = [] if init_from is None else ["--init-from", os.path.abspath(init_from)]
+        tables = list(only_tables)
+        if tables:
+            begin += ["--only-tables", ",".join(tables)]
+        cluster = LocalCluster(own, settings, out, resume, begin)
         scheduler, index = cluster.scheduler, 0
-    elif out is not None or resume is not None:
-        raise Error(f"tandem.init: {'out' if out is not None else 'resume'}= needs a job that this "
-                    "process starts; this job has the folder that its scheduler was given")
+    else:
+        for name, value in (("out", out), ("resume", resume), ("init_from", init_from)):
+            if value is not None:
+                raise Error(f"tandem.init: {name}= needs a job that this process starts; this job "
+                            "has what its scheduler was given")
     if not job or not scheduler:
         raise Error("which job? Start the script by `tandem run JOB --python SCRIPT`, or say "
                     "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT), or "

@@ -459,6 +459,9 @@ class BatchIds:
         return table.fields[0]
 
     def _from_keyed(self, tables: Tables[Any], ids: Any) -> None:
+        if tables.keyed is not None:
+            self._fields = tables.keyed(ids)
+            return
         keys, offsets = list(ids.keys()), _integers("offsets of a batch", ids.offsets())
         values = _integers("ids of a batch", ids.values())
         weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
-from typing import Any, Generic, Iterable, Optional, TypeVar
+from typing import Any, Callable, Generic, Iterable, Optional, TypeVar
 
 import numpy
 
@@ -30,7 +30,8 @@ class Tables(Generic[_Kind]):
     unpooled: names of tables whose ids are cells of their own. By field: last_offsets:
     include_last_offset, where a module has said so; seen_offsets: whether the offsets of batches
     end with the number of ids; padding: the id without a row; fixed: ids that each batch has
-    besides those of the loader.
+    besides those of the loader. keyed: makes fields of a KeyedJaggedTensor, whose keys are not
+    those of the job; None: they are.
     """
 
     def __init__(self, who: str, tables: Iterable[_Kind]) -> None:
@@ -43,6 +44,7 @@ class Tables(Generic[_Kind]):
         self.seen_offsets: dict[str, bool] = {}
         self.padding: dict[str, int] = {}
         self.fixed: dict[str, Any] = {}
+        self.keyed: Optional[Callable[[Any], dict[str, Any]]] = None
 
     @property
     def loaded(self) -> list[str]:
