@@ -25,7 +25,7 @@ _WORDS = ((r", or say --overwrite to lose what it left", ", or remove this one")
           (r"--init-from", "tandem run --init-from"), (r"--(out|resume|set) (?=\S)", r"\1="))
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     for root in roots():
         path = os.path.join(root, "bin", name)
         if os.access(path, os.X_OK):
@@ -73,7 +73,7 @@ class LocalCluster:
         self._processes: dict[str, subprocess.Popen] = {}
         self._pid = os.getpid()
         self.told_end = False  # the scheduler was told to checkpoint the job and to end it
-        programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
+        programs = {name: program("tandem-" + name) for name in ("scheduler", "server")}
         self._server = programs["server"]
         os.makedirs(os.path.dirname(self.out), exist_ok=True)
         # The scheduler makes the folder, or refuses it; its log moves there. The log of a resumed

@@ -28,8 +28,8 @@ _OTHER = ("rows are fetched before the model runs, so pass the ids that the load
           "unchanged; compute other ids in `features` of tandem.DataLoader")
 
 
-def _batch(worker: Worker, what: str, tables: Iterable[Table], ids: Any
-           ) -> tuple[dict[str, torch.Tensor], BatchIds]:
+def batch_at_hand(worker: Worker, what: str, tables: Iterable[Table], ids: Any
+                  ) -> tuple[dict[str, torch.Tensor], BatchIds]:
     """The cells of these tables, and their ids: of the batch at hand, or in a notebook of any."""
     if worker.cells is not None and _same(worker, worker.given, ids):
         return worker.cells, worker.given
@@ -94,7 +94,7 @@ def _name_of(worker: Worker, what: str, names: Sequence[str], ids: Any,
                      f"{list(names)}; {_OTHER}" + _look_hint(worker))
 
 
-def _rows_of(cells: torch.Tensor, table: Table, given: BatchIds, name: str) -> torch.Tensor:
+def rows_of_field(cells: torch.Tensor, table: Table, given: BatchIds, name: str) -> torch.Tensor:
     """[ids, dim] of a field, whose ids are cells; zeros for padding."""
     begin = 0
     for other in table.fields[:table.fields.index(name)]:
@@ -109,11 +109,11 @@ def _rows_of(cells: torch.Tensor, table: Table, given: BatchIds, name: str) -> t
     return whole.index_copy(0, field.kept, rows)
 
 
-def _pooled(worker: Worker, cells: torch.Tensor, table: Table, given: BatchIds, name: str
-            ) -> torch.Tensor:
+def pooled_rows(worker: Worker, cells: torch.Tensor, table: Table, given: BatchIds, name: str
+                ) -> torch.Tensor:
     """[samples, dim] of a field, of a table with or without pooling."""
     if table.name in worker.tables.unpooled:
-        return given.fields[name].pooled(_rows_of(cells, table, given, name))
+        return given.fields[name].pooled(rows_of_field(cells, table, given, name))
     return cells[:, table.fields.index(name)]
 
 
@@ -183,15 +183,16 @@ def _warn_script(frame: Optional[FrameType], text: str) -> None:
                                registry=frame.f_globals.setdefault("__warningregistry__", {}))
 
 
-class _Rows(nn.Module):
-    """Rows arrive on the host. The module returns copies, which the script may change in place, on
-    the device to which .to() or .cuda() has moved it. Gradients go back the same way."""
+class Rows(nn.Module):
+    """The base of modules whose rows are on servers. Rows arrive on the host. The module returns
+    copies, which the script may change in place, on the device to which .to() or .cuda() has moved
+    it. Gradients go back the same way."""
 
     def __init__(self) -> None:
         super().__init__()
         self._device: Optional[torch.device] = None  # the host
 
-    def _apply(self, fn: Any, *arguments: Any, **named: Any) -> _Rows:
+    def _apply(self, fn: Any, *arguments: Any, **named: Any) -> Rows:
         self._device = fn(torch.empty(0)).device
         super()._apply(fn, *arguments, **named)
         return self
@@ -238,8 +239,11 @@ def break_graphs() -> None:
     """Makes calls of modules of rows graph breaks of torch.compile. Their tensors come from the
     worker, so there is nothing to compile. Does nothing before PyTorch 2.1."""
     if hasattr(torch, "compiler"):
-        for kind in _Rows.__subclasses__():
-            if not getattr(kind.forward, "_torchdynamo_disable", False):
+        kinds = Rows.__subclasses__()
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+            if "forward" in vars(kind) and \
+                    not getattr(kind.forward, "_torchdynamo_disable", False):
                 kind.forward = torch.compiler.disable(kind.forward)
 
 
@@ -251,7 +255,7 @@ class EmbeddingBagConfig:
     feature_names: Sequence[str]
 
 
-def _find(tables: Tables[Any], wanted: Union[str, EmbeddingBagConfig]) -> Table:
+def find_table(tables: Tables[Any], wanted: Union[str, EmbeddingBagConfig]) -> Table:
     if isinstance(wanted, str):
         return tables.find(wanted)[0]
     found = tables.by_name.get(wanted.name)
@@ -264,7 +268,7 @@ def _find(tables: Tables[Any], wanted: Union[str, EmbeddingBagConfig]) -> Table:
     return found
 
 
-class EmbeddingBagCollection(_Rows):
+class EmbeddingBagCollection(Rows):
     """The job's tables, pooled by sum: called with the ids of a batch, returns a KeyedTensor.
 
     tables: EmbeddingBagConfig each, or names; None: all tables of the job. ValueError: the job has
@@ -277,7 +281,7 @@ class EmbeddingBagCollection(_Rows):
                  include_last_offset: Optional[bool] = None) -> None:
         super().__init__()
         current = current_tables()
-        self.tables = current.all if tables is None else [_find(current, t) for t in tables]
+        self.tables = current.all if tables is None else [find_table(current, t) for t in tables]
         self.include_last_offset = include_last_offset
         if include_last_offset is not None:
             current.last_offsets.update(
@@ -287,13 +291,13 @@ class EmbeddingBagCollection(_Rows):
         """ids: of the batch at hand, in the form in which the loader found them, or None. Returns
         float32 rows: [samples, dim] of each field. RuntimeError: there is no batch at hand;
         ValueError: ids of another batch."""
-        cells, given = _batch(current_worker(), "EmbeddingBagCollection", self.tables, ids)
+        cells, given = batch_at_hand(current_worker(), "EmbeddingBagCollection", self.tables, ids)
         given.check_has(name for table in self.tables for name in table.fields)
         worker = current_worker()
         worker.tables.check_padding((name for t in self.tables for name in t.fields), None)
         return KeyedTensor(self.tables, {
             t.name: self._here(cells[t.name]) if t.name not in worker.tables.unpooled else
-            torch.stack([self._here(_pooled(worker, cells[t.name], t, given, name))
+            torch.stack([self._here(pooled_rows(worker, cells[t.name], t, given, name))
                          for name in t.fields], 1) for t in self.tables})
 
     def extra_repr(self) -> str:
@@ -301,7 +305,7 @@ class EmbeddingBagCollection(_Rows):
         return ", ".join(repr(t) for t in self.tables)
 
 
-class EmbeddingCollection(_Rows):
+class EmbeddingCollection(Rows):
     """Tables without pooling: called with the ids of a batch, returns a dict from field to
     JaggedTensor, whose values() are a row for each id, [ids, dim]. padding_idx: an id of these
     tables that has no row, as that of Embedding."""
@@ -310,7 +314,7 @@ class EmbeddingCollection(_Rows):
                  padding_idx: Optional[int] = None) -> None:
         super().__init__()
         current = current_tables()
-        self.tables, self.padding_idx = [_find(current, t) for t in tables], padding_idx
+        self.tables, self.padding_idx = [find_table(current, t) for t in tables], padding_idx
         current.unpooled.update(t.name for t in self.tables)
         for table in self.tables:
             current.pad(table.fields, padding_idx)
@@ -318,15 +322,15 @@ class EmbeddingCollection(_Rows):
     def forward(self, ids: Any = None) -> dict[str, JaggedTensor]:
         """ids: as for EmbeddingBagCollection. The result has no fields that the batch lacks."""
         worker = current_worker()
-        cells, given = _batch(worker, "EmbeddingCollection", self.tables, ids)
+        cells, given = batch_at_hand(worker, "EmbeddingCollection", self.tables, ids)
         worker.tables.check_padding((name for t in self.tables for name in t.fields
                                      if name in given.fields), self.padding_idx)
-        return {name: JaggedTensor(self._here(_rows_of(cells[table.name], table, given, name)),
+        return {name: JaggedTensor(self._here(rows_of_field(cells[table.name], table, given, name)),
                                    offsets=self._here(given.fields[name].bounds()))
                 for table in self.tables for name in table.fields if name in given.fields}
 
 
-class EmbeddingBag(_Rows):
+class EmbeddingBag(Rows):
     """In the place of torch.nn.EmbeddingBag(n, dim, mode=...): one field of the job, [samples,
     dim].
 
@@ -370,7 +374,8 @@ class EmbeddingBag(_Rows):
         if per_sample_weights is not None and given.fields[name].weights is None:
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")
-        out, field = self._here(_pooled(worker, cells, self.table, given, name)), given.rows(name)
+        out = self._here(pooled_rows(worker, cells, self.table, given, name))
+        field = given.rows(name)
         if self.mode == "sum" or field is None or field.offsets is None:
             return out
         counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
@@ -381,7 +386,7 @@ class EmbeddingBag(_Rows):
         return f"{self.table!r}, mode={self.mode!r}"
 
 
-class Embedding(_Rows):
+class Embedding(Rows):
     """In the place of torch.nn.Embedding(n, dim): a row for each id, [..., dim].
 
     name: a field of the job, or a table. With a table of several fields call it with the ids of any
@@ -422,7 +427,7 @@ class Embedding(_Rows):
                                           input if shape is None else input.reshape(-1),
                                           bags=shape is None)
         worker.tables.check_padding([name], self.padding_idx)
-        rows, length = _rows_of(cells, self.table, given, name), given.fields[name].length
+        rows, length = rows_of_field(cells, self.table, given, name), given.fields[name].length
         if shape is None:
             shape = [-1] if length is None else [given.samples, length]
         return self._here(rows.view(*shape, self.table.dim))
@@ -431,8 +436,8 @@ class Embedding(_Rows):
         if given is not None:
             raise ValueError(f"Embedding('{self._fields[0]}', ids=...) is called without ids")
         if worker.cells is not None:
-            return self._here(_rows_of(worker.cells[self.table.name], self.table, worker.given,
-                                       self._fields[0]))
+            return self._here(rows_of_field(worker.cells[self.table.name], self.table, worker.given,
+                                            self._fields[0]))
         if not worker.may_look():
             raise _no_batch("Embedding")
         return self._here(worker.rows(self.table, self.ids))

@@ -18,12 +18,13 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 import torch
 from torch import nn
 
-import tandem.nn
 from tandem import current, session
 from tandem._abi import Error
 from tandem.current import current_tables, current_worker
 from tandem.data import DataLoader
-from tandem.local import _program
+from tandem.local import program
+from tandem.nn import EmbeddingBagConfig as Expected
+from tandem.nn import Embedding, Rows, batch_at_hand, find_table, pooled_rows, rows_of_field
 from tandem.optim import DistributedOptimizer
 from tandem.sparse import FieldIds
 from tandem.tables import Table
@@ -44,7 +45,7 @@ def _torchrec() -> Any:
 
 # ---- modules -----------------------------------------------------------------------------------
 
-class _Collection(tandem.nn._Rows):
+class _Collection(Rows):
     """The part that both collections share. fields: of each table, in the order of its features,
     the fields of the job; names: the keys of the result."""
 
@@ -57,7 +58,7 @@ class _Collection(tandem.nn._Rows):
                           for config, of_table in zip(configs, fields)
                           for feature, field in zip(config.feature_names, of_table)}
         self._tables: list[Table] = [
-            tandem.nn._find(current_tables(), tandem.nn.EmbeddingBagConfig(
+            find_table(current_tables(), Expected(
                 config.name, config.embedding_dim, of_table))
             for config, of_table in zip(configs, fields)]
         self._place = torch.device(plain.device)
@@ -109,7 +110,7 @@ class _Collection(tandem.nn._Rows):
         worker = current_worker()
         what = type(self).__name__
         try:
-            cells, given = tandem.nn._batch(worker, what, self._tables, features)
+            cells, given = batch_at_hand(worker, what, self._tables, features)
         except ValueError as error:
             if "called with other ids" not in str(error):
                 raise
@@ -132,7 +133,7 @@ class EmbeddingBagCollection(_Collection):
         worker, pooled = current_worker(), []
         for config, table in zip(self._configs, self._tables):
             for field in table.fields:
-                rows = tandem.nn._pooled(worker, cells[table.name], table, given, field)
+                rows = pooled_rows(worker, cells[table.name], table, given, field)
                 if config.pooling.name == "MEAN":
                     counts = given.fields[field].bounds().diff().clamp(min=1)
                     rows = rows / counts.unsqueeze(1).to(rows.dtype)
@@ -169,7 +170,7 @@ class EmbeddingCollection(_Collection):
             for field, name in zip(table.fields, names):
                 ids = jagged[self._features[field][0]]
                 out[name] = _torchrec().JaggedTensor(
-                    values=self._here(tandem.nn._rows_of(cells[table.name], table, given, field)),
+                    values=self._here(rows_of_field(cells[table.name], table, given, field)),
                     lengths=ids.lengths(), weights=ids.values() if self._need_indices else None)
         return out
 
@@ -294,7 +295,7 @@ def _job(found: Iterable[_Found], optimizer: Union[str, Mapping[str, str]], poli
         if strange:
             raise Error(f"tandem.torchrec.shard: optimizer: table '{min(strange)}' is in one of "
                         "the model and the dict; expected an optimizer for each table")
-    lines = ["# Rows begin with the model's weights, which are in the folder `rows` beside this file.",
+    lines = ["# Rows begin with the weights of the model, which the folder `rows` has.",
              f"cluster {{ {cluster} }}", "data { format: PROGRAM }"]
     for config, fields in configs:
         of_fields = " ".join(f"field: {_text(field)}" for field in fields)
@@ -335,14 +336,13 @@ def _copy(found: Sequence[_Found], folder: str) -> str:
         file.write(_job(found, "kind: SGD learning_rate: 1", "kind: BSP", "workers: 1 servers: 1",
                         "batch_size: 1 epochs: 1", _PIECE_ROWS))
     with session.init(job_file, out=out) as job:
-        rows = nn.ModuleDict({str(i): tandem.nn.Embedding(fields[0]) for i, fields in enumerate(
-            fields for one in found for fields in one.fields)})
-        by_field = {module._fields[0]: module for module in rows.values()}
-        optimizer = DistributedOptimizer(torch.optim.SGD([torch.zeros(1)], lr=1.), rows, loss="sum")
+        rows = {fields[0]: Embedding(fields[0]) for one in found for fields in one.fields}
+        optimizer = DistributedOptimizer(torch.optim.SGD([torch.zeros(1)], lr=1.), nn.Module(),
+                                         loss="sum")
         loader = DataLoader(_Copy(found), features=lambda batch: {batch[0]: batch[1]})
         for _ in job.epochs():
             for field, ids, values in loader:
-                by_field[field](ids).backward(-values.unsqueeze(0))
+                rows[field](ids).backward(-values.unsqueeze(0))
                 optimizer.step()
     return os.path.join(out, "model")
 
@@ -408,7 +408,7 @@ def shard(model: nn.Module, optimizer: Union[str, Mapping[str, str]], batch_size
     if workers == 1:
         session.init(job_file, set=set, out=out, resume=resume, init_from=rows, only_tables=tables)
         return _replace(model, found)
-    command = [_program("tandem"), "run", job_file, "--python", script]
+    command = [program("tandem"), "run", job_file, "--python", script]
     command += ["--resume", resume] if resume is not None else \
         ["--out", out, "--init-from", rows, "--only-tables", ",".join(tables)]
     for setting in set:

@@ -1,36 +1,46 @@
-"""What tandem.torchrec.shard() and its modules refuse, each by one line, and tables on the device "meta"."""
+"""Refusals of tandem.torchrec.shard() and of its modules, each one line; tables on the device
+"meta".
+
+    torchrec_refused.py FOLDER
+"""
 import os
 import sys
 
 import torch
 from torch import nn
-from torchrec import (EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig,
-                      KeyedJaggedTensor)
+from torchrec import (EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection,
+                      EmbeddingConfig, KeyedJaggedTensor)
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import (ManagedCollisionEmbeddingBagCollection,
                                                    ManagedCollisionEmbeddingCollection)
-from torchrec.modules.mc_modules import (DistanceLFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule)
+from torchrec.modules.mc_modules import (DistanceLFU_EvictionPolicy, ManagedCollisionCollection,
+                                         MCHManagedCollisionModule)
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.types import DataType
 
 import tandem
 import tandem.torchrec
 
-META = torch.device("meta")
+CPU, META = torch.device("cpu"), torch.device("meta")
 FOLDER = sys.argv[1]
 
 
-def bag(name="t", rows=10, features=("f",), **more):
-    return EmbeddingBagConfig(name=name, embedding_dim=4, num_embeddings=rows, feature_names=list(features), **more)
+def table(name="t", rows=10, features=("f",), kind=EmbeddingBagConfig, **more):
+    return kind(name=name, embedding_dim=4, num_embeddings=rows, feature_names=list(features),
+                **more)
 
 
 def bags(*tables, device=META, **more):
     return EmbeddingBagCollection(tables=list(tables), device=device, **more)
 
 
-def refused(kind, text, function, *arguments, **named):
+def shard(model, optimizer="kind: SGD learning_rate: 1", **more):
+    return tandem.torchrec.shard(model, optimizer=optimizer, batch_size=4, **more)
+
+
+def check_refused(kind, text, function, *arguments, **named):
     try:
         function(*arguments, **named)
     except kind as error:
@@ -39,103 +49,122 @@ def refused(kind, text, function, *arguments, **named):
         raise AssertionError(f"not refused: {text}")
 
 
-def shard(model, **more):
-    return tandem.torchrec.shard(model, **{"optimizer": "kind: SGD learning_rate: 1", "batch_size": 4, **more})
+def check_model(text, model, **more):
+    check_refused(tandem.Error, text, shard, model, **more)
 
 
-def managed(kind, collection, configs):
-    collisions = {config.name: MCHManagedCollisionModule(
-        zch_size=10, device=torch.device("cpu"), eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=2,
-        input_hash_size=100) for config in configs}
-    return kind(collection, ManagedCollisionCollection(collisions, configs))
+def managed(kind, collection, config):
+    collision = MCHManagedCollisionModule(
+        zch_size=10, device=CPU, eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=2,
+        input_hash_size=100)
+    return kind(collection, ManagedCollisionCollection({"t": collision}, [config]))
 
 
-def of_models():
+def of_kinds():
     processed = FeatureProcessedEmbeddingBagCollection(
-        bags(bag(), is_weighted=True), PositionWeightedModuleCollection({"f": 3}, torch.device("cpu")))
-    refused(tandem.Error, "inner is a FeatureProcessedEmbeddingBagCollection, which is unsupported", shard,
-            nn.ModuleDict({"inner": processed}))
-    refused(tandem.Error, "the model is a ManagedCollisionEmbeddingBagCollection, which is unsupported", shard,
-            managed(ManagedCollisionEmbeddingBagCollection, bags(bag(), device=torch.device("cpu")), [bag()]))
-    config = EmbeddingConfig(name="t", embedding_dim=4, num_embeddings=10, feature_names=["f"])
-    refused(tandem.Error, "the model is a ManagedCollisionEmbeddingCollection, which is unsupported", shard,
-            managed(ManagedCollisionEmbeddingCollection, EmbeddingCollection(tables=[config]), [config]))
-    refused(tandem.Error, "has no EmbeddingBagCollection", shard, nn.Linear(1, 1))
-    refused(tandem.Error, "table 't': another collection has a table of this name", shard,
-            nn.ModuleList([bags(bag()), bags(bag())]))
-    refused(tandem.Error, "table 'dense': expected a name", shard, bags(bag("dense")))
-    refused(tandem.Error, "table 'a b': expected a name", shard, bags(bag("a b")))
-    refused(tandem.Error, "table 't': data_type DataType.FP16, expected FP32", shard,
-            bags(bag(data_type=DataType.FP16)))
-    refused(tandem.Error, "table 't': num_embeddings 10000001, expected at most 10000000", shard,
-            bags(bag(rows=10_000_001)))
-    refused(tandem.Error, "table 't': pooling MEAN in a weighted collection", shard,
-            bags(bag(pooling=PoolingType.MEAN), is_weighted=True))
-    fused = bags(bag(), device=torch.device("cpu"))
+        bags(table(), is_weighted=True), PositionWeightedModuleCollection({"f": 3}, CPU))
+    check_model("inner is a FeatureProcessedEmbeddingBagCollection, which is unsupported",
+                nn.ModuleDict({"inner": processed}))
+    one = table()
+    check_model("the model is a ManagedCollisionEmbeddingBagCollection, which is unsupported",
+                managed(ManagedCollisionEmbeddingBagCollection, bags(one, device=CPU), one))
+    one = table(kind=EmbeddingConfig)
+    check_model("the model is a ManagedCollisionEmbeddingCollection, which is unsupported",
+                managed(ManagedCollisionEmbeddingCollection, EmbeddingCollection([one]), one))
+    check_model("has no EmbeddingBagCollection", nn.Linear(1, 1))
+
+
+def of_tables():
+    check_model("table 't': another collection has a table of this name",
+                nn.ModuleList([bags(table()), bags(table())]))
+    check_model("table 'dense': expected a name", bags(table("dense")))
+    check_model("table 'a b': expected a name", bags(table("a b")))
+    check_model("table 't': data_type FP16, expected FP32", bags(table(data_type=DataType.FP16)))
+    check_model("table 't': num_embeddings 10000001, expected at most 10000000",
+                bags(table(rows=10_000_001)))
+    check_model("table 't': pooling MEAN in a weighted collection, expected SUM",
+                bags(table(pooling=PoolingType.MEAN), is_weighted=True))
+    fused = bags(table(), device=CPU)
     apply_optimizer_in_backward(torch.optim.SGD, fused.parameters(), {"lr": 1.})
-    refused(tandem.Error, "table 't': has an optimizer in backward; say optimizer=", shard, fused)
-    refused(tandem.Error, "table 'other' is in one of the model and the dict", shard, bags(bag()),
-            optimizer={"t": "kind: SGD learning_rate: 1", "other": ""}, out=FOLDER + "/dict")
+    check_model("table 't': has an optimizer in backward; say optimizer= to shard()", fused)
+
+
+def of_arguments():
+    check_model("table 'other' is in one of the model and the dict", bags(table()),
+                optimizer={"t": "kind: SGD learning_rate: 1", "other": ""}, out=FOLDER + "/dict")
     os.environ["WORLD_SIZE"] = "2"
-    refused(tandem.Error, "another program has started several processes", shard, bags(bag()), workers=2)
-    os.environ["WORLD_SIZE"] = "1"
+    check_model("another program has started several processes", bags(table()), workers=2)
+    del os.environ["WORLD_SIZE"]
     os.makedirs(FOLDER + "/there.start")
-    refused(tandem.Error, "there.start exists; remove it", shard, bags(bag()), out=FOLDER + "/there")
-    refused(tandem.Error, "expected a number above 0", shard, bags(bag()), out=FOLDER + "/rate",
-            optimizer="kind: SGD learning_rate: -1")
+    check_model("there.start exists; remove it", bags(table()), out=FOLDER + "/there")
+    check_model("optimizer.learning_rate: -1, must be above 0", bags(table()),
+                optimizer="kind: SGD learning_rate: -1", out=FOLDER + "/rate")
 
 
-def keyed(values, keys=("f",), **more):
+def keyed(values, lengths=None, keys=("f",), **more):
+    lengths = [1] * len(values) if lengths is None else lengths
     return KeyedJaggedTensor(keys=list(keys), values=torch.tensor(values),
-                             lengths=torch.ones(len(values), dtype=torch.int32), **more)
+                             lengths=torch.tensor(lengths, dtype=torch.int32), **more)
 
 
 class Model(nn.Module):
-    """made: the model makes a KeyedJaggedTensor itself."""
+    """made: a KeyedJaggedTensor that the model makes itself."""
 
     def __init__(self, collection):
         super().__init__()
         self.collection, self.layer, self.made = collection, nn.Linear(4, 1), None
+        self.weighted = bags(table("w", features=["g"]), is_weighted=True)
 
     def forward(self, features):
-        return self.layer(self.collection(features if self.made is None else self.made).values()).mean()
+        used = features if self.made is None else self.made
+        return self.layer(self.collection(used).values()).mean()
 
 
-def of_batches():
+def of_job():
     """The table begins with the values of its init_fn."""
-    def first(weight):
-        weight.copy_(torch.arange(40.).view(10, 4))
-
-    model = shard(Model(bags(bag(init_fn=first))), out=FOLDER + "/batches", set=["seed=3"])
+    values = torch.arange(40.).view(10, 4)
+    model = shard(Model(bags(table(init_fn=lambda weight: weight.copy_(values)))),
+                  out=FOLDER + "/job", set=["seed=3"])
     job = tandem.job()
     assert job.seed == 3
-    refused(tandem.Error, "there is a job already", shard, Model(bags(bag("u"))))
-    refused(ValueError, "the job has None, and the module wants another table; in the job say table { name: \"u\"",
-            shard, Model(bags(bag("u"))))
-    refused(ValueError, "the job has Table('t', dim=4, fields=['f']), and the module wants another table", shard,
-            Model(bags(bag(features=["g"]))))
+    for other, text in ((table("u"), "the job has None, and the module wants another table; in the "
+                         "job say table { name: \"u\" dim: 4 field: \"f\" }"),
+                        (table(features=["g"]), "the job has Table('t', dim=4, fields=['f']), and "
+                         "the module wants another table")):
+        check_refused(ValueError, text, shard, Model(bags(other)))
     assert type(model.collection) is tandem.torchrec.EmbeddingBagCollection
     assert [config.name for config in model.collection.embedding_bag_configs()] == ["t"]
     optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.1), model)
-    assert torch.equal(job.rows("t", torch.arange(10)), torch.arange(40.).view(10, 4))
+    assert torch.equal(job.rows("t", torch.arange(10)), values)
+    of_batches(job, model, optimizer)
 
-    refused(ValueError, "feature 'f': id 10 in table 't', expected 0 to 9", list, tandem.DataLoader([keyed([1, 10])]))
-    refused(ValueError, "feature 'f': id -1 in table 't', expected 0 to 9", list, tandem.DataLoader([keyed([1, -1])]))
-    refused(ValueError, "with a batch size for each key", list, tandem.DataLoader([KeyedJaggedTensor(
-        keys=["f", "g"], values=torch.tensor([1, 2, 3]), lengths=torch.tensor([1, 1, 1]),
-        stride_per_key_per_rank=[[2], [1]])]))
+
+def of_batches(job, model, optimizer):
+    for batch, text in (
+            (keyed([1, 10]), "feature 'f': id 10 in table 't', expected 0 to 9 (num_embeddings)"),
+            (keyed([1, -1]), "feature 'f': id -1 in table 't', expected 0 to 9 (num_embeddings)"),
+            (keyed([1, 2], keys=["f", "g"]), "feature 'g': no weights, and the collection of table "
+             "'w' is weighted"),
+            (keyed([1, 2], keys=["f", "g"], weights=torch.ones(2, requires_grad=True)),
+             "feature 'g': its weights require a gradient"),
+            (keyed([1, 2, 3], keys=["f", "g"], stride_per_key_per_rank=[[2], [1]]),
+             "KeyedJaggedTensor with a batch size for each key")):
+        check_refused(ValueError, text, list, tandem.DataLoader([batch]))
     for _ in job.epochs():
         for batch in tandem.DataLoader([keyed([1, 2])]):
             model.made = keyed([1, 3])
-            refused(ValueError, "EmbeddingBagCollection: unsupported: a KeyedJaggedTensor that is made inside the "
-                    "model (EmbeddingBagCollection: called with other ids than the batch has; rows are fetched "
-                    "before the model runs", model, batch)
-            model.made = keyed([1, 2])  # others of the same ids are as good
+            check_refused(ValueError, "EmbeddingBagCollection: unsupported: a KeyedJaggedTensor "
+                          "that is made inside the model (EmbeddingBagCollection: called with "
+                          "other ids than the batch has; rows are fetched before the model runs",
+                          model, batch)
+            model.made = keyed([1, 2])  # the ids of the batch
             model(batch).backward()
             optimizer.step()
 
 
 if __name__ == "__main__":
-    of_models()
-    of_batches()
+    of_kinds()
+    of_tables()
+    of_arguments()
+    of_job()
     print("refused")
