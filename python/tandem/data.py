@@ -29,6 +29,7 @@ class DataLoader:
     features: the place of the ids in a batch: an index or key, or a function of the batch that
     returns them. None: found by type. Then the ids are the one tensor or array of integers (of
     several, the one int64) with a column for each field of the job, or a dict or KeyedJaggedTensor.
+    The batch may be a tuple, a list, a dict or a dataclass of such parts.
     tandem.sparse.BatchIds lists the forms of ids.
 
     include_last_offset: of (values, offsets) among them: whether offsets end with the number of

@@ -15,11 +15,11 @@ LIMIT = 200          # seconds of one run
 STEPS, CLOSE = 100, 1e-5
 
 
-def run(script, *arguments):
+def run(script, *arguments, folder=None):
     environment = dict(os.environ, PYTHONPATH=os.path.join(BUILD, "python"), OMP_NUM_THREADS="1",
                        TANDEM_PYTHON=sys.executable)
     command = [sys.executable, os.path.join(SOURCE, "tests", "python", script), *arguments]
-    done = subprocess.run(command, env=environment, timeout=LIMIT, text=True, stdout=subprocess.PIPE,
+    done = subprocess.run(command, env=environment, cwd=folder, timeout=LIMIT, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}")
@@ -46,6 +46,31 @@ def differences(plain, out):
         worst = max(worst, float((torch.from_numpy(numpy.array(tables[name].weights)) - weight[keys]).abs().max()))
         moved = max(moved, float((weight - plain["first"][name]).abs().max()))
     return worst, moved
+
+
+def compare_page(folder):
+    """The script of docs/TORCHREC.md before and after, whose difference has the lines that the page says."""
+    with open(os.path.join(SOURCE, "docs", "TORCHREC.md"), encoding="utf-8") as file:
+        page = file.read()
+    lines = page.split("```diff\n")[1].split("```")[0].splitlines()
+    new, gone = [sum(line[0] == sign for line in lines) for sign in "+-"]
+    assert f"{new - gone} lines are new, and {gone} are changed." in page, (new, gone)
+    said = []
+    for name, sign in (("before", "-"), ("after", "+")):
+        script = os.path.join(folder, name + ".py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("\n".join(line[1:] for line in lines if line[0] in " " + sign) + "\n")
+        said.append(run(script, folder=folder))
+    (out,) = [name for name in os.listdir(os.path.join(folder, "out")) if not name.endswith(".start")]
+    of_workers = []
+    for rank in "01":
+        with open(os.path.join(folder, "out", out, "logs", f"worker-{rank}.log"), encoding="utf-8") as file:
+            of_workers.append(file.read())
+    before, *after = [[float(line.split()[-1]) for line in text.splitlines() if line.startswith("epoch ")]
+                      for text in (said[0], *of_workers)]
+    print(f"docs/TORCHREC.md: losses of epochs {before}, of two workers {after}")
+    assert len(before) == len(after[0]) == 3
+    assert all(abs(plain - (a + b) / 2) < CLOSE for plain, a, b in zip(before, *after))
 
 
 def compare(folder, name):
@@ -78,6 +103,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.join(BUILD, "python"))
     import tandem
     with tempfile.TemporaryDirectory() as here:
+        compare_page(here)
         of_dlrm = compare(here, "dlrm")
         compare(here, "deepfm")
         compare(here, "mixed")

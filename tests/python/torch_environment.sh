@@ -1,18 +1,26 @@
 #!/bin/bash
 # Makes an environment with the PyTorch and numpy of tests/python/torch_versions.txt, beside Debian's, and prints its
 # interpreter. ./check --torch runs the tests of the Python package with it. Needs pip's index, and python3-venv.
+#   torch_environment.sh            that one
+#   torch_environment.sh torchrec   one of tests/python/torchrec_versions.txt, for ./check --torchrec
 #   TANDEM_PYTHON   the interpreter whose version the environment has (default: /usr/bin/python3)
-# The folder is build-torch/python3.X, about 7 GB, one for each version of Python. It is made again if the file of
-# versions has changed. TANDEM_TORCH_ENVIRONMENTS names another folder for build-torch, so that several trees share it.
+# The folder is build-torch/python3.X or build-torch/torchrec-python3.X, about 7 GB, one for each version of Python. It is
+# made again if the file of versions has changed. TANDEM_TORCH_ENVIRONMENTS names another folder for build-torch, so that
+# several trees share it.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 
-[[ $# -eq 0 ]] || { sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2; }
+kind=${1:-torch}
+[[ $# -le 1 && $kind =~ ^torch(rec)?$ ]] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 readonly NEEDED_GB=15
-readonly VERSIONS=tests/python/torch_versions.txt
+readonly VERSIONS=tests/python/${kind}_versions.txt
+options=()
+# The file names all packages. torchrec requires fbgemm-gpu, which has the folder of the smaller fbgemm-gpu-cpu.
+if [[ $kind == torchrec ]]; then options=(--no-deps); fi
 python=${TANDEM_PYTHON:-/usr/bin/python3}
 folder=$(realpath -m "${TANDEM_TORCH_ENVIRONMENTS:-build-torch}")
 environment=$folder/$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+if [[ $kind == torchrec ]]; then environment=$folder/torchrec-${environment##*/}; fi
 
 if ! cmp -s "$VERSIONS" "$environment/versions.txt"; then
   mkdir -p "$folder"
@@ -23,7 +31,7 @@ if ! cmp -s "$VERSIONS" "$environment/versions.txt"; then
   fi
   rm -rf --one-file-system "$environment"
   "$python" -m venv "$environment" >&2
-  "$environment/bin/python" -m pip install --quiet --no-cache-dir --requirement "$VERSIONS" >&2
+  "$environment/bin/python" -m pip install --quiet --no-cache-dir "${options[@]}" --requirement "$VERSIONS" >&2
   cp "$VERSIONS" "$environment/versions.txt"
 fi
 echo "$environment/bin/python"
