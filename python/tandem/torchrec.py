@@ -30,7 +30,9 @@ from tandem.sparse import FieldIds
 from tandem.tables import Table
 
 _MOST_ROWS = 10_000_000          # of a table
-_PIECE_ROWS, _PIECE_FLOATS = 1 << 16, 1 << 22  # of a step that copies rows to the servers
+# Of a step that copies rows to the servers: the most rows, and the most bytes if the step had as
+# many rows of each table, by which the job is checked (limits.held_bytes_per_shard).
+_PIECE_ROWS, _PIECE_BYTES = 1 << 16, 400_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -58,12 +60,11 @@ class _Collection(Rows):
                           for config, of_table in zip(configs, fields)
                           for feature, field in zip(config.feature_names, of_table)}
         self._tables: list[Table] = [
-            find_table(current_tables(), Expected(
-                config.name, config.embedding_dim, of_table))
+            find_table(current_tables(), Expected(config.name, config.embedding_dim, of_table))
             for config, of_table in zip(configs, fields)]
-        self._place = torch.device(plain.device)
-        if self._place.type not in ("cpu", "meta"):
-            self._device = self._place
+        place = torch.device(plain.device)
+        if place.type not in ("cpu", "meta"):
+            self._device = place
 
     @property
     def device(self) -> torch.device:
@@ -309,9 +310,13 @@ def _job(found: Iterable[_Found], optimizer: Union[str, Mapping[str, str]], poli
 
 
 class _Copy:
-    """The rows of all tables as batches of one sample, each for the first field of its table."""
+    """The rows of all tables as batches of one sample, each for the first field of its table.
+    rows: the most of a batch."""
 
     def __init__(self, found: Iterable[_Found]) -> None:
+        bytes_of_row = sum(len(config.feature_names) * (4 * config.embedding_dim + 8)
+                           for one in found for config in one.configs)
+        self.rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // bytes_of_row))
         self._tables = [(config, fields[0], one.weights[config.name].weight.detach())
                         for one in found for config, fields in zip(one.configs, one.fields)]
 
@@ -321,9 +326,8 @@ class _Copy:
                 weight = torch.empty(config.num_embeddings, config.embedding_dim)
                 with torch.no_grad():
                     config.init_fn(weight)
-            rows = max(1, min(_PIECE_ROWS, _PIECE_FLOATS // config.embedding_dim))
-            for begin in range(0, len(weight), rows):
-                piece = weight[begin:begin + rows].cpu()
+            for begin in range(0, len(weight), self.rows):
+                piece = weight[begin:begin + self.rows].cpu()
                 yield field, torch.arange(begin, begin + len(piece)).unsqueeze(0), piece
 
 
@@ -332,14 +336,15 @@ def _copy(found: Sequence[_Found], folder: str) -> str:
     begin with zeros takes a step of SGD with the learning rate 1 for each piece: the gradient of a
     row is its negative value, so the row gets each bit of the value."""
     job_file, out = os.path.join(folder, "rows.textproto"), os.path.join(folder, "rows")
+    pieces = _Copy(found)
     with open(job_file, "x", encoding="utf-8") as file:
         file.write(_job(found, "kind: SGD learning_rate: 1", "kind: BSP", "workers: 1 servers: 1",
-                        "batch_size: 1 epochs: 1", _PIECE_ROWS))
+                        "batch_size: 1 epochs: 1 max_inflight_pushes: 1", pieces.rows))
     with session.init(job_file, out=out) as job:
         rows = {fields[0]: Embedding(fields[0]) for one in found for fields in one.fields}
         optimizer = DistributedOptimizer(torch.optim.SGD([torch.zeros(1)], lr=1.), nn.Module(),
                                          loss="sum")
-        loader = DataLoader(_Copy(found), features=lambda batch: {batch[0]: batch[1]})
+        loader = DataLoader(pieces, features=lambda batch: {batch[0]: batch[1]})
         for _ in job.epochs():
             for field, ids, values in loader:
                 rows[field](ids).backward(-values.unsqueeze(0))

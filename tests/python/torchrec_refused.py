@@ -27,8 +27,8 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 FOLDER = sys.argv[1]
 
 
-def table(name="t", rows=10, features=("f",), kind=EmbeddingBagConfig, **more):
-    return kind(name=name, embedding_dim=4, num_embeddings=rows, feature_names=list(features),
+def table(name="t", rows=10, features=("f",), kind=EmbeddingBagConfig, dim=4, **more):
+    return kind(name=name, embedding_dim=dim, num_embeddings=rows, feature_names=list(features),
                 **more)
 
 
@@ -114,6 +114,8 @@ class Model(nn.Module):
         super().__init__()
         self.collection, self.layer, self.made = collection, nn.Linear(4, 1), None
         self.weighted = bags(table("w", features=["g"]), is_weighted=True)
+        # The copy of their rows fits into limits.held_bytes_per_shard.
+        self.wide = bags(*[table(f"wide{i}", features=[f"h{i}"], dim=128) for i in range(26)])
 
     def forward(self, features):
         used = features if self.made is None else self.made
