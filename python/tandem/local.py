@@ -26,6 +26,7 @@ _WORDS = ((r", or say --overwrite to lose what it left", ", or remove this one")
 
 
 def program(name: str) -> str:
+    """The path of a program of Tandem. An Error: it is not there."""
     for root in roots():
         path = os.path.join(root, "bin", name)
         if os.access(path, os.X_OK):

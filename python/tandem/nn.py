@@ -256,6 +256,7 @@ class EmbeddingBagConfig:
 
 
 def find_table(tables: Tables[Any], wanted: Union[str, EmbeddingBagConfig]) -> Table:
+    """The table of that name. ValueError: the job has none, or another dim or other fields."""
     if isinstance(wanted, str):
         return tables.find(wanted)[0]
     found = tables.by_name.get(wanted.name)
