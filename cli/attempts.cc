@@ -120,7 +120,7 @@ Supervisor::Options Attempts::HowToStop() const {
   options.checkpoints = checkpoints_ && flags_.replay.empty();
   options.ends_at_once = !flags_.replay.empty();
   options.replaces = MostReplacements() > 0;
-  options.scripts = !flags_.python.empty();
+  options.scripts = !flags_.python.empty() && !flags_.scores;
   options.naming = job::SilenceTimes(plan_.job).naming;
   options.why_no_log = [out = flags_.out] {
     return std::string(TryToWrite(out + "/logs").message());
@@ -190,7 +190,7 @@ void Attempts::AwaitScripts(absl::Time now) {
   constexpr absl::Duration kPatience = absl::Seconds(6);
   const std::vector<std::string> workers = children().Running("worker ");
   if (workers.empty()) return supervisor().OnWorkersEnded(now);
-  if (flags_.python.empty()) return;
+  if (flags_.python.empty() || flags_.scores) return;
   attempt_->finished = std::min(attempt_->finished, now);
   if (attempt_->waits_for_scripts || now < attempt_->finished + kPatience) return;
   attempt_->waits_for_scripts = true;

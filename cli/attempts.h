@@ -58,7 +58,9 @@ class Attempts {
   // Why the run has failed, and why no attempt follows; empty: it has ended well or as requested.
   std::string Failure() const;
   // Whether the job has ended well, although its scripts may not have.
-  bool job_ended() const { return attempt_->supervisor.finished(); }
+  bool job_ended() const {
+    return attempt_->supervisor.finished() && attempt_->supervisor.failure().empty();
+  }
   // The name of the role that failed; empty if it is not known.
   std::string FailedRole() const { return attempt_->supervisor.FailedRole(); }
   // The role that ended first, if its end is or may be the cause, and if its last lines were not

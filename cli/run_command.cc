@@ -215,7 +215,11 @@ class Run {
   int Close() {
     failure_ = attempts_.Failure();
     if (!failure_.empty()) {
-      if (!attempts_.job_ended()) failure_ += HowToResumeAfterAFailure();
+      if (!attempts_.job_ended()) {
+        failure_ += HowToResumeAfterAFailure();
+      } else if (attempts_.requested_end().is_object()) {
+        absl::StrAppend(&failure_, "; ", HowItStopped());
+      }
     } else if (attempts_.requested_end().is_object()) {
       if (!attempts_.requested_end().contains("failure")) return End(node::kExitOk, HowItStopped());
       failure_ = HowItStopped();

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
@@ -62,13 +63,14 @@ absl::Status CheckNames(const std::string& script, std::vector<std::string> modu
 
 // Refuses a script that Python cannot parse, before each worker does.
 absl::Status CheckSyntax(const std::string& script) {
+  if (!absl::EndsWith(script, ".py")) return absl::OkStatus();  // perhaps an archive
   std::vector<std::string> lines;
   const bool good = doctor::LinesOf(
-      absl::StrCat(doctor::Quoted(doctor::Interpreter()),
-                   " -c 'import sys, tokenize\n"
+      absl::StrCat("timeout 10 ", doctor::Quoted(doctor::Interpreter()),
+                   " -I -c 'import sys, tokenize\n"
                    "try: compile(tokenize.open(sys.argv[1]).read(), sys.argv[1], \"exec\")\n"
                    "except SyntaxError as error: print(error.lineno or 1, error.msg)' ",
-                   doctor::Quoted(script), " 2>/dev/null"),
+                   doctor::Quoted(script), " 2>/dev/null </dev/null"),
       &lines);
   if (!good || lines.empty()) return absl::OkStatus();  // workers say what else is wrong
   const std::pair<std::string, std::string> error =

@@ -39,7 +39,7 @@ void Supervisor::OnFailed(absl::Time now, const std::string& node, const std::st
 
 void Supervisor::OnFinished(absl::Time now) {
   finished_ = true;
-  if (!options_.scripts || !failure_.empty()) {
+  if (!options_.scripts || stopping_ || !failure_.empty()) {
     give_up_ = std::min(give_up_, now + kEndGrace);
     return;
   }
@@ -52,8 +52,7 @@ void Supervisor::OnWorkersEnded(absl::Time now) { give_up_ = std::min(give_up_, 
 void Supervisor::OnScriptExit(const Children::Exit& exit) {
   const bool ended_well = exit.code == 0 && exit.signal == 0;
   if (ended_well || !absl::StartsWith(exit.name, "worker ") || !script_failure_.empty()) return;
-  script_failure_ =
-      absl::StrCat(exit.DebugString(), " after the end of the job, whose model is whole");
+  script_failure_ = absl::StrCat(exit.DebugString(), " after the end of the job");
   // The last line of an exception.
   if (exit.code == 1 && exit.signal == 0 && !exit.lines.empty())
     absl::StrAppend(&script_failure_, ": ", exit.lines.back());

@@ -32,7 +32,7 @@ class Supervisor {
     // A new process may take the place of a dead worker. The scheduler decides, so wait for it.
     bool replaces = false;
     // Workers are scripts. What stands behind their loop runs after the end of the job, for as long
-    // as it takes.
+    // as it takes, unless a signal has ended the job.
     bool scripts = false;
     // How long to wait for the scheduler's failure message after a process has ended.
     absl::Duration naming = job::SilenceTimes().naming;

@@ -5,7 +5,7 @@
 #   lib/cmake/Tandem/    find_package(Tandem): tandem::client, tandem::capi
 #   include/tandem/      their headers, with the names that they have in the tree
 #   share/tandem/        python/ (the package), configs/, examples/, the script that draws figures
-#   share/doc/tandem/    the pages
+#   share/doc/tandem/    the pages, and examples/ again, for their links
 #
 # The programs find each other, the package and its library relative to their own location, so any
 # prefix works.
@@ -40,7 +40,7 @@ install(DIRECTORY python/tandem DESTINATION ${share}/python PATTERN __pycache__ 
 install(DIRECTORY configs DESTINATION ${share})
 install(FILES tools/study/figures.py DESTINATION ${share})
 install(FILES README.md CONTRIBUTING.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY examples DESTINATION ${share} PATTERN __pycache__ EXCLUDE)
 # The folder where Debian's python3 looks under /usr. Elsewhere PYTHONPATH must name
 # share/tandem/python.

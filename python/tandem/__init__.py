@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError:
     raise ImportError(f"tandem needs numpy; hint: {sys.executable} -m pip install numpy") from None
 
-from tandem._abi import Error, preload_blas
+from tandem._abi import Diverged, Error, Misuse, preload_blas
 from tandem.hashing import hash_columns, hash_ids
 from tandem.checkpoint import Checkpoint, load
 from tandem.store import Store
@@ -52,8 +52,8 @@ _LAZY = {
 
 __version__ = "0.2.0"  # the same as in CMakeLists.txt; plain.py checks it
 
-__all__ = ["Error", "Checkpoint", "Store", "__version__", "hash_columns", "hash_ids", "load",
-           *_LAZY]
+__all__ = ["Error", "Diverged", "Misuse", "Checkpoint", "Store", "__version__", "hash_columns",
+           "hash_ids", "load", *_LAZY]
 
 
 def __dir__() -> list[str]:

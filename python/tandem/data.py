@@ -93,7 +93,7 @@ class DataLoader:
         else:
             found = self._find(batch)
         ids = BatchIds(self._worker.tables, found, self._include_last_offset,
-                       beside=batch if found is not batch else None)
+                       beside=_parts_of(batch) if found is not batch else None)
         ids.note_offsets(self._worker.tables)
         return ids
 
@@ -108,8 +108,7 @@ class DataLoader:
                 return is_integers(part) and part.ndim == 2 and part.shape[1] == len(fields)
             return hasattr(part, "keys") and hasattr(part, "lengths")
 
-        if dataclasses.is_dataclass(batch) and hasattr(batch, "__dict__"):
-            batch = vars(batch)
+        batch = _parts_of(batch)
         parts = [batch] if fits(batch) or not isinstance(batch, (tuple, list, dict)) else \
             list(batch.values()) if isinstance(batch, dict) else list(batch)
         found = [part for part in parts if fits(part)]
@@ -157,6 +156,11 @@ class DataLoader:
         one, or none."""
         request = self._worker.next()
         return request.kind != _abi.BATCH or request.epoch != self._worker.progress.epoch
+
+
+def _parts_of(batch: Any) -> Any:
+    """A dict from a dataclass; else the batch itself."""
+    return vars(batch) if dataclasses.is_dataclass(batch) and hasattr(batch, "__dict__") else batch
 
 
 def evaluation_batches(loader: DataLoader, fetch: int) -> Iterator[Any]:

@@ -113,11 +113,11 @@ def _exported(saved: Checkpoint, place: str, inputs: str) -> Any:
 def _scripted(saved: Checkpoint, path: str, place: str) -> Any:
     """The module of SCRIPT:CLASS for TorchServe and C++. An Error: in one line, why TorchScript
     refuses it."""
-    import torch
+    from tandem.serving import in_torch_script
     name = place.rpartition(":")[2]
     model = _run(place, lambda: saved.serving(_module_of(place)))
     try:
-        return torch.jit.script(model)
+        return in_torch_script(model)
     except (RuntimeError, TypeError, OSError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         at = re.search(r'File "([^"]+)", line (\d+)', str(error))

@@ -7,7 +7,7 @@ initial value that the servers would have given it, bit for bit.
 import copy
 import math
 import warnings
-from typing import Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy
 import torch
@@ -17,6 +17,13 @@ from tandem import nn as trained
 from tandem._abi import Error
 from tandem.current import made_for
 from tandem.tables import CheckpointTable, Initializer, Table, Tables
+
+
+def in_torch_script(part: Any) -> Any:
+    """torch.jit.script, without the warning of PyTorch 2.15 that it is old."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return torch.jit.script(part)
 
 
 # ---- initial values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does -------
@@ -229,7 +236,7 @@ class FixedEmbedding(nn.Module):
         return self.values
 
 
-@torch.jit.script
+@in_torch_script
 class RowsOfField:
     """As tandem.JaggedTensor: values() [ids, dim], offsets() [samples + 1], lengths()
     [samples]."""
@@ -286,7 +293,7 @@ class EmbeddingCollection(nn.Module):
         return out
 
 
-@torch.jit.script
+@in_torch_script
 class PooledRows:
     """As tandem.KeyedTensor: values() [samples, sum of dims]; table(name) [samples, fields, dim];
     of a field, [name] is [samples, dim]."""

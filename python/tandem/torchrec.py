@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
@@ -62,7 +63,7 @@ class _Collection(Rows):
         self._tables: list[Table] = [
             find_table(current_tables(), Expected(config.name, config.embedding_dim, of_table))
             for config, of_table in zip(configs, fields)]
-        place = torch.device(plain.device)
+        place = next(plain.parameters()).device  # plain.device does not follow .to()
         if place.type not in ("cpu", "meta"):
             self._device = place
 
@@ -224,8 +225,11 @@ def _collections(model: nn.Module) -> list[_Found]:
         kind = type(module)
         if kind in (kinds.EmbeddingBagCollection, kinds.EmbeddingCollection):
             found.append(_Found(path, module))
-        elif re.search(r"Collection(Adapter)?$", kind.__name__) and "Tower" not in kind.__name__ \
-                and any(base.__module__.startswith("torchrec.") for base in kind.__mro__):
+        elif isinstance(module, (kinds.EmbeddingBagCollectionInterface,
+                                 kinds.EmbeddingCollectionInterface)) or \
+                re.search(r"Collection(Adapter)?$", kind.__name__) and \
+                "Tower" not in kind.__name__ and \
+                any(base.__module__.startswith("torchrec.") for base in kind.__mro__):
             raise Error(f"tandem.torchrec.shard: {path or 'the model'} is a {kind.__name__}, which "
                         "is unsupported; expected EmbeddingBagCollection or EmbeddingCollection of "
                         "torchrec, which may stand in its place if ids are computed before the "
@@ -269,13 +273,15 @@ def _check(one: _Found, config: Any, others: Iterable[str]) -> None:
 def _replace(model: nn.Module, found: Iterable[_Found]) -> nn.Module:
     made = [(one, one.replacement()) for one in found]
     collections = [module for _, module in made]
+    others = current_tables().keyed  # of another model of this job
     current_tables().keyed = lambda ids: {
-        name: field for module in collections for name, field in module.ids(ids).items()}
+        **(others(ids) if others is not None else {}),
+        **{name: field for module in collections for name, field in module.ids(ids).items()}}
     for one, module in made:
-        for parent in model.modules():  # a module may have several places
-            for name, child in list(parent.named_children()):
-                if child is one.module:
-                    setattr(parent, name, module)
+        for path, child in list(model.named_modules(remove_duplicate=False)):  # it may have several
+            if path and child is one.module:
+                parent, _, name = path.rpartition(".")
+                setattr(model.get_submodule(parent), name, module)
         if one.module is model:
             model = module
     return model
@@ -386,7 +392,7 @@ def shard(model: nn.Module, optimizer: Union[str, Mapping[str, str]], batch_size
         if current.worker is None or current.worker.ended:
             session.init()
         return _replace(model, found)
-    script = os.path.abspath(sys.argv[0]) if sys.argv and os.path.isfile(sys.argv[0]) else None
+    script = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
     if workers > 1 and script is None:
         raise Error(f"tandem.torchrec.shard: workers={workers} starts the script once for each "
                     "worker, and this process runs no script; say workers=1")
@@ -397,18 +403,26 @@ def shard(model: nn.Module, optimizer: Union[str, Mapping[str, str]], batch_size
         job_file, rows = os.path.join(resume, "job.textproto"), None
     else:
         stem = os.path.splitext(os.path.basename(script or "model"))[0]
-        out = out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}")
+        out = os.path.normpath(out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
         start = out + ".start"
+        text = _job(found, optimizer, policy, f"workers: {workers} servers: {servers}",
+                    f"batch_size: {batch_size} epochs: {epochs}", ids_per_field)
+        if os.path.exists(out) and os.listdir(out):
+            raise Error(f"tandem.torchrec.shard: {out} has a run; give another out=, or "
+                        f"resume={out!r}")
         try:
             os.makedirs(start)
         except FileExistsError:
             raise Error(f"tandem.torchrec.shard: {start} exists; remove it, give another out=, or "
                         f"resume={out!r}") from None
         job_file = os.path.join(start, "job.textproto")
-        with open(job_file, "x", encoding="utf-8") as file:
-            file.write(_job(found, optimizer, policy, f"workers: {workers} servers: {servers}",
-                            f"batch_size: {batch_size} epochs: {epochs}", ids_per_field))
-        rows = _copy(found, start)
+        try:
+            with open(job_file, "x", encoding="utf-8") as file:
+                file.write(text)
+            rows = _copy(found, start)
+        except BaseException:
+            shutil.rmtree(start)
+            raise
     tables = [] if rows is None else [config.name for one in found for config in one.configs]
     if workers == 1:
         session.init(job_file, set=set, out=out, resume=resume, init_from=rows, only_tables=tables)

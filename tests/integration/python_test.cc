@@ -327,7 +327,7 @@ TEST_F(PythonTest, TheEndOfAScriptIsPartOfTheRun) {
   EXPECT_EQ(run.exit_code, 1) << run.DebugString();
   EXPECT_THAT(run.output, HasSubstr("still runs in worker 0; Ctrl-C ends it"));
   EXPECT_THAT(run.output, ContainsRegex("failed: worker 1 \\(pid [0-9]+\\) exited with status 1 "
-                                        "after the end of the job, whose model is whole: "
+                                        "after the end of the job: "
                                         "RuntimeError: no room"));
   EXPECT_EQ(ReadTextFile(file), "done");
   EXPECT_EQ(run.summary["samples"], 2 * 10 * 4);

@@ -152,8 +152,19 @@ TEST_F(SupervisorTest, ScriptsGoOnAfterTheJobAndTheirFailureCounts) {
   supervisor.Conclude();
   EXPECT_EQ(supervisor.failure(), "");
   EXPECT_EQ(supervisor.script_failure(),
-            "worker 1 (pid 8) exited with status 1 after the end of the job, whose model is whole: "
+            "worker 1 (pid 8) exited with status 1 after the end of the job: "
             "no room for the export");
+}
+
+TEST_F(SupervisorTest, AfterASignalScriptsHaveSeconds) {
+  Supervisor::Options options = Scripts();
+  options.checkpoints = true;
+  Supervisor supervisor(options);
+  supervisor.OnStarted();
+  EXPECT_EQ(supervisor.OnStop(kNow), Supervisor::Stop::kCheckpoint);
+  supervisor.OnFinished(kNow);
+  EXPECT_FALSE(supervisor.over(kNow + absl::Seconds(1)));
+  EXPECT_TRUE(supervisor.over(kNow + absl::Minutes(1)));
 }
 
 TEST_F(SupervisorTest, ASignalEndsScriptsAfterTheJob) {
