@@ -113,6 +113,7 @@ class Model(nn.Module):
     def __init__(self, collection):
         super().__init__()
         self.collection, self.layer, self.made = collection, nn.Linear(4, 1), None
+        self.again = collection
         self.weighted = bags(table("w", features=["g"]), is_weighted=True)
         # The copy of their rows fits into limits.held_bytes_per_shard.
         self.wide = bags(*[table(f"wide{i}", features=[f"h{i}"], dim=128) for i in range(26)])
@@ -135,6 +136,7 @@ def of_job():
                          "the module wants another table")):
         check_refused(ValueError, text, shard, Model(bags(other)))
     assert type(model.collection) is tandem.torchrec.EmbeddingBagCollection
+    assert model.again is model.collection
     assert [config.name for config in model.collection.embedding_bag_configs()] == ["t"]
     optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.1), model)
     assert torch.equal(job.rows("t", torch.arange(10)), values)
