@@ -224,8 +224,11 @@ double NumberIn(const json& object, const char* name) {
 
 // For example "dense 0.01, table ids 1e+06".
 std::string LearningRates(const job::ResolvedJob& plan) {
-  std::vector<std::string> rates = {
-      absl::StrFormat("dense %g", plan.job.dense().optimizer().learning_rate())};
+  std::vector<std::string> rates;
+  const Optimizer& dense = plan.job.dense().optimizer();
+  if (dense.kind() != Optimizer::PROGRAM) {  // whose rate only the script knows
+    rates.push_back(absl::StrFormat("dense %g", dense.learning_rate()));
+  }
   for (const Table& table : plan.job.table()) {
     rates.push_back(
         absl::StrFormat("table %s %g", table.name(), table.optimizer().learning_rate()));
