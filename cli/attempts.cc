@@ -194,8 +194,8 @@ void Attempts::AwaitScripts(absl::Time now) {
   attempt_->finished = std::min(attempt_->finished, now);
   if (attempt_->waits_for_scripts || now < attempt_->finished + kPatience) return;
   attempt_->waits_for_scripts = true;
-  view_.Line(absl::StrCat("the job has ended; what stands behind the loop still runs in ",
-                          absl::StrJoin(workers, ", "), "; Ctrl-C ends it"));
+  view_.Line(absl::StrCat("the job has ended; the code after the loop over epochs still runs in ",
+                          absl::StrJoin(workers, ", "), "; to end it, press Ctrl-C"));
 }
 
 // The scheduler learns of the end of a worker sooner from here than from its connections.

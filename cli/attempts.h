@@ -57,7 +57,7 @@ class Attempts {
   // After Execute:
   // Why the run has failed, and why no attempt follows; empty: it has ended well or as requested.
   std::string Failure() const;
-  // Whether the job has ended well, although its scripts may not have.
+  // Whether the job has ended well. A script may still have failed.
   bool job_ended() const {
     return attempt_->supervisor.finished() && attempt_->supervisor.failure().empty();
   }

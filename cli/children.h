@@ -59,7 +59,7 @@ class Children {
   void Signal(int signal);  // to all running processes
   void SignalOne(const std::string& name, int signal);
   bool running() const { return !running_.empty(); }
-  // Those that run and whose names begin so.
+  // The names of the running processes that begin with `prefix`.
   std::vector<std::string> Running(absl::string_view prefix) const;
   bool IsRunning(const std::string& name) const;
   // Asks all processes to end, waits up to `grace`, then kills the rest. Returns when all

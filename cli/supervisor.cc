@@ -109,8 +109,8 @@ void Supervisor::OnCannotStart(const std::string& reason) {
 
 // The scheduler of a running job first writes a checkpoint, then ends all processes. At the second
 // signal, or without checkpoints, it ends all processes at once. Before the job has started, the
-// caller does not wait for the scheduler. After the job only scripts are left, and end at once. An
-// earlier deadline stays.
+// caller does not wait for the scheduler. After the end of the job only scripts run, and the signal
+// ends them at once. An earlier deadline stays.
 Supervisor::Stop Supervisor::OnStop(absl::Time now) {
   const bool again = stopping_;
   stopping_ = true;
@@ -168,7 +168,8 @@ std::string Supervisor::WhyItEnded() const {
       absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
   if (first_exit_->signal != 0) return exit;
   if (!started_ && options_.scripts && first_exit_->code == 0) {
-    return absl::StrCat(exit, "; hint: a script joins the job by tandem.init()");
+    return absl::StrCat(exit,
+                        "; hint: the script must call tandem.init() or tandem.torchrec.shard()");
   }
   if (!first_exit_->lines.empty()) return absl::StrCat(exit, ": ", first_exit_->lines.back());
   const std::string why = options_.why_no_log();

@@ -89,7 +89,7 @@ class Supervisor {
   bool stopping() const { return stopping_; }
   // The cause of the failure; empty: there is none so far.
   const std::string& failure() const { return failure_; }
-  // The job has ended well, and then a script has not; empty: that was not so.
+  // Why a script failed after the job had ended well; empty: no script did.
   const std::string& script_failure() const { return script_failure_; }
   // The same with everything that decides about a new attempt.
   AttemptFailure Failure() const;

@@ -4,7 +4,8 @@
 # Needs pip, setuptools and wheel of $TANDEM_PYTHON (default: python3).
 # From a folder that was configured with
 #   -DTANDEM_WHEEL=ON -DTANDEM_WHEEL_ARCHIVES=... -DTANDEM_TORCH=OFF -DTANDEM_TESTS=OFF
-# on Debian 12 the wheel is for every Linux with glibc 2.36 or later, and this needs auditwheel and patchelf, too. From
+# on Debian 12 the wheel is for every Linux with glibc 2.35 or later (auditwheel adds that tag to PLATFORM), and this needs
+# auditwheel and patchelf, too. From
 # another folder it runs on machines that have the libraries which the programs link (docs/HACKING.md lists their
 # packages), and its platform is linux.
 set -euo pipefail

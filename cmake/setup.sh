@@ -98,7 +98,7 @@ make_debian() {
   debootstrap --variant=minbase --include="$(IFS=,; printf '%s' "ca-certificates,$*")" "$suite" "$folder" "$mirror" \
     >"$folder.log" 2>&1 || { tail -20 "$folder.log"; return 1; }
   cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
-  # What this machine trusts beside Debian's list, such as the certificate of a proxy.
+  # Copy certificates that this machine trusts in addition to Debian's list, such as that of a proxy.
   [[ -z $(ls -A /usr/local/share/ca-certificates 2>/dev/null) ]] || {
     cp -rL /usr/local/share/ca-certificates "$folder/usr/local/share/"
     chroot "$folder" update-ca-certificates >>"$folder.log" 2>&1

@@ -226,7 +226,7 @@ double NumberIn(const json& object, const char* name) {
 std::string LearningRates(const job::ResolvedJob& plan) {
   std::vector<std::string> rates;
   const Optimizer& dense = plan.job.dense().optimizer();
-  if (dense.kind() != Optimizer::PROGRAM) {  // whose rate only the script knows
+  if (dense.kind() != Optimizer::PROGRAM) {  // only the script knows its rate
     rates.push_back(absl::StrFormat("dense %g", dense.learning_rate()));
   }
   for (const Table& table : plan.job.table()) {

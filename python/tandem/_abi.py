@@ -25,10 +25,10 @@ class Diverged(Error):
 
 
 class Misuse(Error):
-    """The script calls tandem in a wrong way, and would again."""
+    """The script uses tandem incorrectly; a new attempt would fail in the same way."""
 
 
-# In messages they are what scripts call them.
+# Messages show the names that scripts use, such as tandem.Error.
 for _kind in (Error, Diverged, Misuse):
     _kind.__module__ = "tandem"
 

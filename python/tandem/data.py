@@ -189,8 +189,8 @@ def evaluation_batches(loader: DataLoader, fetch: int) -> Iterator[Any]:
     yield from loop.batches()
     worker.evaluating = False
     if loop.scored > 0 and loop.like_probabilities:
-        warnings.warn("job.score: all scores of this evaluation are between 0 and 1; it takes "
-                      "logits: of a probability p give torch.logit(p)", stacklevel=2)
+        warnings.warn("job.score: all scores of this evaluation are between 0 and 1, expected "
+                      "logits; if they are probabilities, pass torch.logit(p)", stacklevel=2)
 
 
 def check_not_ended(worker: Worker, what: str) -> None:

@@ -184,8 +184,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                          "of the step (accumulate): call it after the last one, where "
                          "loader.step_ends is true")
         if worker.cluster is None and worker.progress.alone:
-            raise Misuse("optimizer.step() outside of `for epoch in job.epochs()`: write that in "
-                         "the place of a loop over range(...)")
+            raise Misuse("optimizer.step() outside of `for epoch in job.epochs()`; use that loop "
+                         "instead of `for epoch in range(...)`")
         gradients = worker.row_gradients()
         if not parameters.reached and all(g is None for g in gradients):
             raise Misuse("optimizer.step() without gradients: call loss.backward() first")

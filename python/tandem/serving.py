@@ -20,7 +20,7 @@ from tandem.tables import CheckpointTable, Initializer, Table, Tables
 
 
 def in_torch_script(part: Any) -> Any:
-    """torch.jit.script, without the warning of PyTorch 2.15 that it is old."""
+    """torch.jit.script, without PyTorch 2.15's warning that it is deprecated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return torch.jit.script(part)

@@ -67,10 +67,9 @@ def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Opti
     with this process as the one worker. They end with the job or with this process. out: the folder
     of the run (summary.json, logs, model); None: a new one under out/; job.out is its path. resume:
     the folder of such a run, which resumes from its newest checkpoint, for example that of
-    job.close(). init_from: the checkpoint with whose rows and parameters the job begins;
-    only_tables: it begins with the rows of these tables alone; as --init-from and --only-tables.
-    Under `tandem run` the same call joins the job of the command, and the other arguments of the
-    call are ignored.
+    job.close(). init_from: the checkpoint from which the job starts; only_tables: take only these
+    tables of it; as --init-from and --only-tables. Under `tandem run` the same call joins the job
+    of the command: job, set, out, resume, init_from and only_tables of the call are ignored.
 
     An Error names the mistake in the job, or the missing node.
     """

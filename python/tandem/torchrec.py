@@ -231,9 +231,8 @@ def _collections(model: nn.Module) -> list[_Found]:
                 "Tower" not in kind.__name__ and \
                 any(base.__module__.startswith("torchrec.") for base in kind.__mro__):
             raise Error(f"tandem.torchrec.shard: {path or 'the model'} is a {kind.__name__}, which "
-                        "is unsupported; expected EmbeddingBagCollection or EmbeddingCollection of "
-                        "torchrec, which may stand in its place if ids are computed before the "
-                        "model")
+                        "is unsupported; expected a plain EmbeddingBagCollection or "
+                        "EmbeddingCollection of torchrec (docs/TORCHREC.md, What is refused)")
     if not found:
         raise Error("tandem.torchrec.shard: the model has no EmbeddingBagCollection and no "
                     "EmbeddingCollection of torchrec; call shard() before the model is wrapped")
@@ -300,9 +299,9 @@ def _job(found: Iterable[_Found], optimizer: Union[str, Mapping[str, str]], poli
     if not isinstance(optimizer, str):
         strange = set(optimizer).symmetric_difference(config.name for config, _ in configs)
         if strange:
-            raise Error(f"tandem.torchrec.shard: optimizer: table '{min(strange)}' is in one of "
-                        "the model and the dict; expected an optimizer for each table")
-    lines = ["# Rows begin with the weights of the model, which the folder `rows` has.",
+            raise Error(f"tandem.torchrec.shard: optimizer: table '{min(strange)}' is not in both "
+                        "the model and the dict; expected one entry for each table of the model")
+    lines = ["# The job starts from the weights of the model, in rows/model of this folder.",
              f"cluster {{ {cluster} }}", "data { format: PROGRAM }"]
     for config, fields in configs:
         of_fields = " ".join(f"field: {_text(field)}" for field in fields)

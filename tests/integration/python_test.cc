@@ -325,7 +325,7 @@ TEST_F(PythonTest, TheEndOfAScriptIsPartOfTheRun) {
   arguments.flags.insert(arguments.flags.end(), {"--", "after", file});
   const RunResult run = RunJob(arguments, kLimit);
   EXPECT_EQ(run.exit_code, 1) << run.DebugString();
-  EXPECT_THAT(run.output, HasSubstr("still runs in worker 0; Ctrl-C ends it"));
+  EXPECT_THAT(run.output, HasSubstr("still runs in worker 0; to end it, press Ctrl-C"));
   EXPECT_THAT(run.output, ContainsRegex("failed: worker 1 \\(pid [0-9]+\\) exited with status 1 "
                                         "after the end of the job: "
                                         "RuntimeError: no room"));

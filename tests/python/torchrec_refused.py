@@ -90,7 +90,7 @@ def of_tables():
 
 
 def of_arguments():
-    check_model("table 'other' is in one of the model and the dict", bags(table()),
+    check_model("table 'other' is not in both the model and the dict", bags(table()),
                 optimizer={"t": "kind: SGD learning_rate: 1", "other": ""}, out=FOLDER + "/dict")
     os.environ["WORLD_SIZE"] = "2"
     check_model("another program has started several processes", bags(table()), workers=2)
