@@ -12,7 +12,7 @@ TANDEM_RUN_PACKAGES=(
   python3-numpy python3-torch python3-matplotlib)
 # Packages for the tests.
 TANDEM_CHECK_PACKAGES=(
-  clang libclang-rt-dev libgtest-dev libgmock-dev
+  clang libclang-rt-dev libomp-dev libgtest-dev libgmock-dev
   python3-pandas python3-sklearn python3-setuptools python3-zmq openmpi-bin patch)
 # Launchers for tests/launchers (./check --launchers).
 TANDEM_LAUNCHER_PACKAGES=(
