@@ -77,8 +77,7 @@ class JobFile {
 // folder that all ranks on this host know. Empty: there is none. `make`: makes the private folder.
 //
 // Another user can make a folder of that name in /tmp first. Then the ranks use the folder of
-// XDG_RUNTIME_DIR. PERMISSION_DENIED: no such folder is private. NOT_FOUND: rank 0 has not made one
-// yet.
+// XDG_RUNTIME_DIR. PERMISSION_DENIED: no such folder is private. NOT_FOUND: rank 0 has made none.
 absl::StatusOr<std::string> TokenFolder(const Launch& launch, const std::string& out, bool make) {
   if (!out.empty() || !launch.one_host || launch.size == 1 || launch.id.empty()) return out;
   const char* const runtime = getenv("XDG_RUNTIME_DIR");
@@ -304,8 +303,7 @@ class Follower {
     return node::PlanOf(theirs);
   }
 
-  // False: the scheduler there belongs to another run, or does not prove that it belongs to this
-  // one.
+  // False: the scheduler there does not prove that it belongs to this run.
   absl::StatusOr<bool> Join(const Candidate& candidate) {
     early_.clear();
     if (const absl::Status keys = TakeKeys(); !keys.ok()) {
@@ -419,7 +417,7 @@ class Follower {
       supervisor_->OnFailed(now, parts.first, parts.second);
     }
     supervisor_->OnExits(now, std::move(exits));
-    if (supervisor_->finished() && roles_->children().Running("worker ").empty()) {
+    if (supervisor_->awaits_scripts() && roles_->children().Running("worker ").empty()) {
       supervisor_->OnWorkersEnded(now);
     }
     ShowScripts(/*last=*/false);

@@ -181,7 +181,7 @@ bool Attempts::Turn() {
     OnCheckpointSignal();
   }
   ShowScripts(/*last=*/false);
-  if (supervisor().finished()) AwaitScripts(now);
+  if (supervisor().awaits_scripts()) AwaitScripts(now);
   return !supervisor().over(now) && children().running();
 }
 
@@ -190,7 +190,6 @@ void Attempts::AwaitScripts(absl::Time now) {
   constexpr absl::Duration kPatience = absl::Seconds(6);
   const std::vector<std::string> workers = children().Running("worker ");
   if (workers.empty()) return supervisor().OnWorkersEnded(now);
-  if (flags_.python.empty() || flags_.scores) return;
   attempt_->finished = std::min(attempt_->finished, now);
   if (attempt_->waits_for_scripts || now < attempt_->finished + kPatience) return;
   attempt_->waits_for_scripts = true;

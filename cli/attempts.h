@@ -68,8 +68,8 @@ class Attempts {
   const Children::Exit* FirstExitToShow() const;
   // A signal has ended the run.
   bool stopped_by_signal() const;
-  // The scheduler's "finished" or "stopped" event (scheduler_shell.h) after a requested end; else
-  // null.
+  // The scheduler's "finished" or "stopped" event (scheduler_shell.h) after a requested end, or
+  // null if nobody has requested an end.
   const nlohmann::json& requested_end() const { return attempt_->requested_end; }
   // All roles of some attempt have started.
   bool began() const { return attempt_->supervisor.started() || restarts_.count() > 0; }

@@ -1,6 +1,5 @@
 // EventPipe is a pipe for lines of JSON. `tandem run` reads the events that the scheduler writes to
-// its end (scheduler_shell.h lists them). Through another pipe it tells the scheduler how workers
-// end.
+// its end (scheduler_shell.h lists them). Another pipe tells the scheduler how workers end.
 //
 // Thread safety: one thread.
 #ifndef TANDEM_CLI_EVENT_PIPE_H_

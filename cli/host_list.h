@@ -17,8 +17,7 @@ struct HostSlots {
 };
 
 // A line for each host, "host slots=2" or "host". Text behind # is a comment. `name`: of the file,
-// for errors. INVALID_ARGUMENT names the line: no slots, a host that is there twice, or another
-// word.
+// for errors. INVALID_ARGUMENT names the line: no slots, the same host twice, or another word.
 absl::StatusOr<std::vector<HostSlots>> ParseHostFile(const std::string& name,
                                                      const std::string& text);
 

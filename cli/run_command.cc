@@ -285,8 +285,7 @@ class Run {
     return summary;
   }
 
-  // How a run ended at a signal or `tandem stop`: at once, after a checkpoint, or after a failed
-  // one.
+  // How a run ended at a signal or `tandem stop`: with a checkpoint, without one, or why it failed.
   std::string HowItStopped() const {
     const nlohmann::json& end = attempts_.requested_end();
     const auto step = end.value("checkpointed_step", int64_t{-1});

@@ -105,8 +105,7 @@ uint64_t NeededBytes(const tandem::job::ResolvedJob& plan, int servers, int work
 }
 
 // Claims the folder of the run, removes what an earlier run has left there, and writes the token
-// and the job for the other processes. Does nothing more than claim it if `tandem run` has prepared
-// it.
+// and the job for the other processes. If `tandem run` has prepared the folder, only claims it.
 absl::Status PrepareFolder(const tandem::job::ResolvedJob& plan,
                            const tandem::cli::StartFlags& start, const std::string& out,
                            bool overwrite, std::optional<tandem::cli::OutputFolder>* folder) {
@@ -184,8 +183,7 @@ int main(int argc, char** argv) {
     node::Finish("tandem-scheduler", ready);
     return node::kExitBadInput;
   }
-  // The start is checked before the folder is claimed and cleared: a refused job removes no earlier
-  // results.
+  // Check the start before the folder is claimed and cleared: a refused job removes no results.
   cli::StartReport report = cli::CheckStart(start, *plan);
   for (const std::string& line : report.refused) {
     node::Finish("tandem-scheduler", absl::InvalidArgumentError(line));

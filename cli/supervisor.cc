@@ -54,8 +54,9 @@ void Supervisor::OnScriptExit(const Children::Exit& exit) {
   if (ended_well || !absl::StartsWith(exit.name, "worker ") || !script_failure_.empty()) return;
   script_failure_ = absl::StrCat(exit.DebugString(), " after the end of the job");
   // The last line of an exception.
-  if (exit.code == 1 && exit.signal == 0 && !exit.lines.empty())
+  if (exit.code == 1 && exit.signal == 0 && !exit.lines.empty()) {
     absl::StrAppend(&script_failure_, ": ", exit.lines.back());
+  }
 }
 
 // If another role has ended, too, the attempt ends.
@@ -80,7 +81,7 @@ void Supervisor::OnExits(absl::Time now, std::vector<Children::Exit> exits) {
 // names none, the cause is this process. If a new attempt may follow a process that a signal has
 // killed, there is no need to wait for the scheduler.
 void Supervisor::OnExit(absl::Time now, const Children::Exit& exit) {
-  if (finished_ && options_.scripts) OnScriptExit(exit);
+  if (awaits_scripts()) OnScriptExit(exit);
   if (finished_ || vacant_.count(exit.name) > 0) return;
   if (!failure_.empty()) {
     // The scheduler may notice the closed connection before Reap() reports that process.
@@ -114,7 +115,7 @@ void Supervisor::OnCannotStart(const std::string& reason) {
 Supervisor::Stop Supervisor::OnStop(absl::Time now) {
   const bool again = stopping_;
   stopping_ = true;
-  if (finished_ && options_.scripts) {
+  if (awaits_scripts()) {
     give_up_ = std::min(give_up_, now);
     return Stop::kIgnore;
   }

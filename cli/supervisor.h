@@ -31,8 +31,8 @@ class Supervisor {
     bool restarts = false;      // a new attempt may follow: after a kill, do not wait for a cause
     // A new process may take the place of a dead worker. The scheduler decides, so wait for it.
     bool replaces = false;
-    // Workers are scripts. What stands behind their loop runs after the end of the job, for as long
-    // as it takes, unless a signal has ended the job.
+    // Workers are scripts. Code behind their loop over epochs runs after the end of the job, for as
+    // long as it takes, unless a signal has ended the job.
     bool scripts = false;
     // How long to wait for the scheduler's failure message after a process has ended.
     absl::Duration naming = job::SilenceTimes().naming;
@@ -86,6 +86,8 @@ class Supervisor {
 
   bool started() const { return started_; }
   bool finished() const { return finished_; }
+  // Whether only scripts may still run.
+  bool awaits_scripts() const { return finished_ && options_.scripts; }
   bool stopping() const { return stopping_; }
   // The cause of the failure; empty: there is none so far.
   const std::string& failure() const { return failure_; }

@@ -242,7 +242,8 @@ def break_graphs() -> None:
         kinds = Rows.__subclasses__()
         for kind in kinds:
             kinds += kind.__subclasses__()
-            if "forward" in vars(kind) and \
+            # A subclass of the script keeps what it compiles.
+            if kind.__module__.startswith("tandem.") and "forward" in vars(kind) and \
                     not getattr(kind.forward, "_torchdynamo_disable", False):
                 kind.forward = torch.compiler.disable(kind.forward)
 

@@ -31,8 +31,8 @@ from tandem.sparse import FieldIds
 from tandem.tables import Table
 
 _MOST_ROWS = 10_000_000          # of a table
-# Of a step that copies rows to the servers: the most rows, and the most bytes if the step had as
-# many rows of each table, by which the job is checked (limits.held_bytes_per_shard).
+# Limits of a step that copies rows to the servers: its rows, and its bytes. The check of
+# limits.held_bytes_per_shard assumes that a step has this many rows of every table.
 _PIECE_ROWS, _PIECE_BYTES = 1 << 16, 400_000_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -232,7 +232,7 @@ def _collections(model: nn.Module) -> list[_Found]:
                 any(base.__module__.startswith("torchrec.") for base in kind.__mro__):
             raise Error(f"tandem.torchrec.shard: {path or 'the model'} is a {kind.__name__}, which "
                         "is unsupported; expected a plain EmbeddingBagCollection or "
-                        "EmbeddingCollection of torchrec (docs/TORCHREC.md, What is refused)")
+                        "EmbeddingCollection of torchrec (docs/TORCHREC.md)")
     if not found:
         raise Error("tandem.torchrec.shard: the model has no EmbeddingBagCollection and no "
                     "EmbeddingCollection of torchrec; call shard() before the model is wrapped")

@@ -297,6 +297,7 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
       {"no_step", "Misuse: step 3: the loop goes on to the next batch without optimizer.step()"},
       {"no_backward",
        "Misuse: optimizer.step() without gradients: call loss.backward() first (wrong"},
+      {"range", "Misuse: optimizer.step() outside of `for epoch in job.epochs()`"},
       {"once",
        "Error: epoch 1: the loader gave no batch: it is a generator, which can be read once"},
       {"os_exit", ") exited with status 3; the scheduler saw: connection lost"},
@@ -317,7 +318,7 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   }
 }
 
-// What stands behind the loop over epochs runs for as long as it takes. Its failure is the run's.
+// Code behind the loop over epochs runs for as long as it takes. A failure there fails the run.
 TEST_F(PythonTest, TheEndOfAScriptIsPartOfTheRun) {
   RunArguments arguments =
       Arguments(SourcePath("tests/python/leaves.py"), {"train.batch_size=40", "train.epochs=1"});
@@ -402,6 +403,15 @@ TEST_F(PythonTest, AScriptMayEvaluateByAMetricOfItsOwn) {
       ReadTextFile(arguments.out + "/logs/worker-0.log"),
       HasSubstr("job.evaluate(): no batches after epoch 0: the job evaluates after its last "
                 "epoch"));
+}
+
+TEST_F(PythonTest, ScoresThatLookLikeProbabilitiesAreDoubted) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"), {"cluster.workers=1"});
+  arguments.flags.insert(arguments.flags.end(), {"--", "probabilities"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(ReadTextFile(arguments.out + "/logs/worker-0.log"),
+              HasSubstr("if they are probabilities, pass torch.logit(p)"));
 }
 
 // "PID COUNT", as tests/python/forked.py leaves them.
@@ -514,6 +524,11 @@ TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
     EXPECT_EQ(hidden.exit_code, 2) << hidden.DebugString();
     EXPECT_THAT(hidden.output, HasSubstr(hides + " hides the module " + module));
   }
+  const std::string broken = folder_.File("broken.py");
+  WriteTextFile(broken, "import tandem\nfor epoch in job.epochs()\n");
+  const RunResult unread = RunJob(Arguments(broken));
+  EXPECT_EQ(unread.exit_code, 2) << unread.DebugString();
+  EXPECT_THAT(unread.output, HasSubstr(broken + ":2: SyntaxError: "));
   RunArguments none = Arguments("");
   none.flags = {};
   EXPECT_THAT(RunJob(none).output, HasSubstr("say which: --python SCRIPT"));

@@ -1,7 +1,7 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
 argument, the one way of ending the job that it names: exception, fault, surrogate, early, break,
-second, no_step, no_backward, once, os_exit, os_exit_0, unscored; or own_metric, which is a good
-one."""
+second, no_step, no_backward, once, os_exit, os_exit_0, unscored, range; or own_metric and
+probabilities, which are good ones."""
 import os
 import random
 import sys
@@ -140,7 +140,7 @@ refused("job.evaluate(data='valid'): expected 'test' or 'validation'", job.evalu
 refused("which part of a batch are its ids?",
         lambda: next(iter(tandem.DataLoader([(label, label)]))))
 
-for epoch in job.epochs():
+for epoch in (range(2) if WAY == "range" else job.epochs()):
     for step, (batch,) in enumerate(loader):
         if WAY == "exception" and step == 3:
             raise ValueError("no such city")
@@ -219,6 +219,8 @@ for epoch in job.epochs():
         with torch.no_grad():
             twice = torch.stack([model(batch)] * 2, 1).double()
         assert not twice[:, 0].is_contiguous()
+        if WAY == "probabilities":
+            twice = torch.sigmoid(twice)
         job.score(twice[:, 0], label.bool())
         refused("once for each batch", job.score, label, label)
     if WAY == "own_metric":
