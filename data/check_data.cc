@@ -351,11 +351,10 @@ class DataCheck {
                          const ObserverOf& observer_of) {
     RowAt at;
     for (; at.file < files.size(); ++at.file) {
-      TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(files[at.file]));
-      RowFile file(std::move(lines), parser_);
+      TANDEM_ASSIGN_OR_RETURN(const auto file, parser_->Open(files[at.file]));
       const int64_t before = at.row;
-      TANDEM_ASSIGN_OR_RETURN(const bool more, ReadFile(&file, end, observer_of, &at));
-      if (at.row == before && more) TANDEM_RETURN_IF_ERROR(CheckEmpty(names, file));
+      TANDEM_ASSIGN_OR_RETURN(const bool more, ReadFile(file.get(), end, observer_of, &at));
+      if (at.row == before && more) TANDEM_RETURN_IF_ERROR(CheckEmpty(names, *file));
       if (!more) break;
     }
     return absl::OkStatus();
@@ -372,7 +371,7 @@ class DataCheck {
       absl::string_view line;
       TANDEM_ASSIGN_OR_RETURN(const bool more, file->Next(&line));
       if (!more) return true;
-      at->offset = file->lines().line_offset();
+      at->offset = file->offset();
       PartObserver* const observer = observer_of(*at);
       ++at->row;
       if (observer == nullptr) continue;
@@ -383,7 +382,7 @@ class DataCheck {
         continue;
       }
       See(observer);
-      if (!odd_text && !IsUtf8(line)) odd_text = WarnOfText(file->lines());
+      if (!odd_text && !IsUtf8(line)) odd_text = WarnOfText(*file);
     }
     read_all_ = false;
     return true;
@@ -400,9 +399,9 @@ class DataCheck {
   // a warning.
   absl::Status CheckEmpty(const NameList& names, const RowFile& file) {
     const std::string what = absl::StrCat(
-        file.lines().name(), ": ",
+        file.name(), ": ",
         file.first_line().empty() ? "the file is empty" : "the file has no rows below its header");
-    if (IsNamed(names, file.lines().name())) {
+    if (IsNamed(names, file.name())) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, ", expected rows; hint: remove it from the job"));
     }
@@ -412,11 +411,11 @@ class DataCheck {
 
   // Warns if the row that was parsed last has text in an unknown encoding in a column that the job
   // reads. True if it has.
-  bool WarnOfText(const LineReader& lines) {
+  bool WarnOfText(const RowFile& file) {
     const std::string cell = parser_->ShownIf(IsNotUtf8);
     if (cell.empty()) return false;
     report_->warnings.push_back(absl::StrCat(
-        lines.name(), ":", lines.line_number(), ": ", cell,
+        file.name(), ":", file.line(), ": ", cell,
         ", which is not UTF-8; ids are made of the bytes, so all files must be in one encoding; "
         "hint: iconv -f LATIN1 -t UTF-8"));
     return true;

@@ -108,7 +108,7 @@ absl::Status ChosenColumns::CheckEnd() {
   absl::string_view line;
   TANDEM_ASSIGN_OR_RETURN(const bool more, walk_.Next(&line));
   if (!more) return absl::OkStatus();
-  const absl::Status row = walk_.file().lines().Error("this row has no score");
+  const absl::Status row = walk_.file().Error("this row has no score");
   return absl::FailedPreconditionError(
       absl::StrCat(row.message(), ": the files have more rows than were scored"));
 }

@@ -123,14 +123,13 @@ void IdCheck::Sample(const std::vector<std::string>& files, RowParser* parser) {
                        1;
   Row row;
   for (const std::string& name : files) {
-    auto lines = OpenLines(name);
-    if (!lines.ok()) return;
-    RowFile file(*std::move(lines), parser);
+    const auto file = parser->Open(name);
+    if (!file.ok()) return;
     for (int64_t rows = 0; rows < most; ++rows) {
       absl::string_view line;
-      const absl::StatusOr<bool> more = file.Next(&line);
+      const absl::StatusOr<bool> more = (*file)->Next(&line);
       if (!more.ok() || !*more) break;
-      if (file.Parse(line, &row).ok()) Add(row, parser->texts());
+      if ((*file)->Parse(line, &row).ok()) Add(row, parser->texts());
     }
   }
 }

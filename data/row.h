@@ -1,7 +1,9 @@
-// One row of training data, and the interface that each text format implements to parse rows.
+// One row of training data, and the interface that each format implements to open files and parse
+// rows.
 //
 // To add a format, write one file with a RowParser, a case in NewRowParser (data/row_data.cc), and
-// a case in RowShapeOf (job/row_shape.cc), which tells the numbers and fields of its rows.
+// a case in RowShapeOf (job/row_shape.cc), which tells the numbers and fields of its rows. A format
+// that is no text also has a RowFile.
 #ifndef TANDEM_DATA_ROW_H_
 #define TANDEM_DATA_ROW_H_
 
@@ -15,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "data/row_file.h"
 #include "proto/job.pb.h"
 
 namespace tandem::data {
@@ -40,6 +43,10 @@ struct Row {
 class RowParser {
  public:
   virtual ~RowParser() = default;
+
+  // Opens a file, whose rows this parser then parses; it must outlive the file. Errors name the
+  // file. By default: text.
+  virtual absl::StatusOr<std::unique_ptr<RowFile>> Open(const std::string& path);
 
   // Whether the first line of each file names the columns.
   virtual bool has_header() const { return false; }

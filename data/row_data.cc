@@ -53,19 +53,18 @@ absl::StatusOr<RowAt> PlaceOfRow(const std::vector<std::string>& files,
   int64_t before = 0;  // rows of earlier files
   while (at.file < files.size() && before + counts[at.file] <= row) before += counts[at.file++];
   if (at.file == files.size()) return at;  // the end
-  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(files[at.file]));
-  RowFile file(std::move(lines), parser);
+  TANDEM_ASSIGN_OR_RETURN(const auto file, parser->Open(files[at.file]));
   absl::string_view line;
-  for (int64_t i = before; i <= row; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
-    if (more) continue;
+  TANDEM_RETURN_IF_ERROR(file->Skip(row - before).status());
+  TANDEM_ASSIGN_OR_RETURN(const bool more, file->Next(&line));
+  if (!more) {
     return absl::FailedPreconditionError(
         absl::StrCat(files[at.file],
                      ": the file has fewer rows than a moment ago; hint: train on "
                      "a copy that nobody writes to"));
   }
-  at.offset = file.lines().line_offset();
-  at.line = file.lines().line_number();
+  at.offset = file->offset();
+  at.line = file->line();
   return at;
 }
 
@@ -160,32 +159,41 @@ struct PartFiles {
   std::vector<DealtFile> files;
   int64_t bytes = 0;  // stored
   int64_t plain_bytes = 0;
-  int packed = 0;  // compressed files
+  int whole = 0;          // pieces that cannot be cut
+  std::string whole_are;  // what these are
 };
 
-// The files of a part, without the bytes before and after the part's rows.
-absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part) {
+// The pieces of a part's files, without the rows before and after the part's rows.
+absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part, RowParser* parser) {
   PartFiles found;
   for (size_t i = part.rows.begin.file; i < part.files.size(); ++i) {
     if (i > part.rows.end.file || (i == part.rows.end.file && part.rows.end.offset == 0)) break;
-    TANDEM_ASSIGN_OR_RETURN(const auto lines, OpenLines(part.files[i]));
+    TANDEM_ASSIGN_OR_RETURN(const auto file, parser->Open(part.files[i]));
     const int64_t stored = std::max<int64_t>(0, part.stamps[i].bytes);
-    DealtFile& file = found.files.emplace_back();
-    file.bytes.file = i;
-    file.whole = !lines->seekable();
-    if (!file.whole) file.bytes.end = stored;
-    if (i == part.rows.begin.file) file.bytes.begin = part.rows.begin.offset;
-    if (i == part.rows.end.file) file.bytes.end = part.rows.end.offset;
-    if (file.whole) {
-      ++found.packed;
-      file.unpacked = static_cast<double>(stored);
-      found.bytes += stored;
-    } else {
-      found.plain_bytes += std::max<int64_t>(0, file.bytes.end - file.bytes.begin);
+    found.whole_are = std::string(file->whole_piece());
+    bool cut = true;
+    for (DealtFile piece : file->Pieces(stored)) {
+      const Block all = piece.bytes;
+      piece.bytes.file = i;
+      if (i == part.rows.begin.file) {
+        piece.bytes.begin = std::max(all.begin, part.rows.begin.offset);
+      }
+      if (i == part.rows.end.file) piece.bytes.end = std::min(all.end, part.rows.end.offset);
+      const int64_t size = piece.bytes.end - piece.bytes.begin;
+      if (size <= 0) continue;
+      cut &= !piece.whole;
+      if (piece.whole) {
+        ++found.whole;
+        if (all.end != kNoEnd) piece.unpacked *= static_cast<double>(size) / (all.end - all.begin);
+      } else {
+        found.plain_bytes += size;
+      }
+      found.files.push_back(piece);
     }
+    if (!cut) found.bytes += stored;
   }
   found.bytes += found.plain_bytes;
-  if (found.packed == 0 || found.plain_bytes == 0) return found;
+  if (found.whole == 0 || found.plain_bytes == 0) return found;
   // Shares should be equal in rows, so estimate the plain text in each compressed file.
   const auto first = std::find_if(found.files.begin(), found.files.end(),
                                   [](const DealtFile& file) { return file.whole; });
@@ -196,16 +204,16 @@ absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part) {
   return found;
 }
 
-std::string PackedFor(int packed, int workers) {
-  return absl::StrCat(packed, " compressed file", packed == 1 ? "" : "s", " for ", workers,
-                      " workers");
+std::string WholeFor(const PartFiles& found, int workers) {
+  return absl::StrCat(found.whole, " ", found.whole_are, found.whole == 1 ? "" : "s", " for ",
+                      workers, " workers");
 }
 
 // Deals the rows in blocks if the files allow it. `asked`: the job names BLOCKS. `why`: why large
 // files are not dealt in blocks.
-absl::Status DealInBlocks(int workers, int64_t least_bytes, bool asked, RowPart* part,
-                          std::string* why) {
-  TANDEM_ASSIGN_OR_RETURN(const PartFiles found, FilesToDeal(*part));
+absl::Status DealInBlocks(int workers, int64_t least_bytes, bool asked, RowParser* parser,
+                          RowPart* part, std::string* why) {
+  TANDEM_ASSIGN_OR_RETURN(const PartFiles found, FilesToDeal(*part, parser));
   if (!asked && found.bytes / workers < kLeastShareBytes) return absl::OkStatus();
   BlockDeal deal = DealBlocks(found.files, workers, least_bytes);
   if (deal.everyone && (asked || deal.largest <= kUneven)) {
@@ -213,14 +221,13 @@ absl::Status DealInBlocks(int workers, int64_t least_bytes, bool asked, RowPart*
     return absl::OkStatus();
   }
   if (!asked) {
-    *why = absl::StrCat(PackedFor(found.packed, workers), " cannot be dealt evenly");
+    *why = absl::StrCat(WholeFor(found, workers), " cannot be dealt evenly");
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "data.deal: BLOCKS leaves a worker without a block: data.train has ",
-      PackedFor(found.packed, workers), " and ", found.plain_bytes,
-      " bytes of plain files, and a compressed file cannot be cut; hint: set data.deal: ROWS, or "
-      "unpack or split the compressed files"));
+      WholeFor(found, workers), " and ", found.plain_bytes, " bytes of plain files, and a ",
+      found.whole_are, " cannot be cut; hint: set data.deal: ROWS, or unpack or split the files"));
 }
 
 int64_t SizeOnDisk(const RowPart& part) {
@@ -240,14 +247,14 @@ absl::Status CheckTrainBytes(const Data& data, const RowPart& train) {
       "them"));
 }
 
-absl::Status DealParts(const job::ResolvedJob& plan, bool quotes, RowParts* parts) {
+absl::Status DealParts(const job::ResolvedJob& plan, RowParser* parser, RowParts* parts) {
   const Data& data = plan.job.data();
-  const int64_t least = quotes ? kLeastBlockBytesWithQuotes : kLeastBlockBytes;
+  const int64_t least = parser->spans_lines() ? kLeastBlockBytesWithQuotes : kLeastBlockBytes;
   const bool asked = data.deal() == Data::BLOCKS;
   if (data.deal() == Data::ROWS || data.score_only()) return absl::OkStatus();
   if (plan.workers() == 1 && !asked) return absl::OkStatus();  // there is nothing to deal
   TANDEM_RETURN_IF_ERROR(
-      DealInBlocks(plan.workers(), least, asked, &parts->train, &parts->why_rows));
+      DealInBlocks(plan.workers(), least, asked, parser, &parts->train, &parts->why_rows));
   if (parts->train.blocks.empty()) return absl::OkStatus();
   parts->deal = Data::BLOCKS;
   parts->train.rows.by_place = true;
@@ -257,7 +264,8 @@ absl::Status DealParts(const job::ResolvedJob& plan, bool quotes, RowParts* part
       part->rows.by_place = true;
       part->blocks = parts->train.blocks;
     } else if (!part->files.empty()) {
-      TANDEM_RETURN_IF_ERROR(DealInBlocks(plan.workers(), least, /*asked=*/false, part, &ignored));
+      TANDEM_RETURN_IF_ERROR(
+          DealInBlocks(plan.workers(), least, /*asked=*/false, parser, part, &ignored));
     }
   }
   return absl::OkStatus();
@@ -304,7 +312,7 @@ absl::StatusOr<RowParts> FindRowParts(const job::ResolvedJob& plan, RowParser* p
   if (validation.fraction() > 0) {
     PickByChance(validation.fraction(), plan.job.seed(), &parts.train, &parts.validation);
   }
-  TANDEM_RETURN_IF_ERROR(DealParts(plan, parser->spans_lines(), &parts));
+  TANDEM_RETURN_IF_ERROR(DealParts(plan, parser, &parts));
   return parts;
 }
 

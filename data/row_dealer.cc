@@ -88,7 +88,7 @@ absl::StatusOr<bool> RowDealer::ReadAlone(int rank, Dealt* row) {
 RowDealer::Dealt RowDealer::DealtOf(const RowWalk& walk, absl::string_view line) {
   const size_t file = walk.file_index();
   if (first_lines_[file].empty()) first_lines_[file] = walk.file().first_line();
-  return {std::string(line), file, walk.file().lines().line_number()};
+  return {std::string(line), file, walk.file().line()};
 }
 
 RowDealers::RowDealers(std::vector<std::string> files, RowSelection selection, int workers,

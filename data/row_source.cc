@@ -11,175 +11,22 @@
 
 namespace tandem::data {
 
-RowFile::RowFile(std::unique_ptr<LineReader> lines, RowParser* parser)
-    : lines_(std::move(lines)), parser_(parser) {}
-
-void RowFile::Enter(const Block& block) {
-  block_ = block;
-  entering_ = true;
+absl::StatusOr<int64_t> RowFile::Skip(int64_t rows) {
+  absl::string_view row;
+  for (int64_t skipped = 0; skipped < rows; ++skipped) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, Next(&row));
+    if (!more) return skipped;
+  }
+  return rows;
 }
 
-absl::StatusOr<bool> RowFile::Next(absl::string_view* line) {
-  bool more = false;
-  if (entering_) {
-    entering_ = false;
-    TANDEM_ASSIGN_OR_RETURN(more, FirstOfBlock(line));
-  } else if (lines_->next_offset() < block_.end) {
-    TANDEM_ASSIGN_OR_RETURN(more, NextRow(line));
-  }
-  return more && lines_->line_offset() < block_.end;
+absl::Status RowFile::Error(absl::string_view what) const {
+  return absl::InvalidArgumentError(absl::StrCat(name(), ":", line(), ": ", what));
 }
 
-absl::StatusOr<bool> RowFile::NextRow(absl::string_view* line) {
-  TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Next(line));
-  if (!more) return false;
-  return RowFrom(line);
-}
-
-// The row that begins with the line that was read last. If this line is no row, the next row.
-absl::StatusOr<bool> RowFile::RowFrom(absl::string_view* line) {
-  while (!parser_->IsRow(*line)) {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Next(line));
-    if (!more) return false;
-  }
-  if (parser_->EndsInQuotes(*line, false)) TANDEM_RETURN_IF_ERROR(JoinQuoted(line));
-  return true;
-}
-
-// Joins lines until the quote ends. If the quote does not end, the row is its first line, which the
-// parser then refuses.
-absl::Status RowFile::JoinQuoted(absl::string_view* line) {
-  for (bool inside = true; inside;) {
-    const size_t before = line->size();
-    TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Extend(line));
-    if (!more) {
-      lines_->Retract(line);
-      return absl::OkStatus();
-    }
-    inside = parser_->EndsInQuotes(line->substr(before), true);
-  }
-  return absl::OkStatus();
-}
-
-// Reads the first row. The parser must see the first line before any row, wherever the block is.
-absl::StatusOr<bool> RowFile::Start(absl::string_view* line) {
-  started_ = true;
-  TANDEM_ASSIGN_OR_RETURN(has_rows_, First(line));
-  first_row_ = lines_->line_offset();
-  first_row_line_ = lines_->line_number();
-  return has_rows_;
-}
-
-absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
-  TANDEM_ASSIGN_OR_RETURN(const bool more, NextRow(line));
-  if (!more) return false;
-  first_line_ = std::string(*line);
-  if (absl::Status status = parser_->StartFile(*line); !status.ok()) {
-    return lines_->Error(status.message());
-  }
-  return parser_->has_header() ? NextRow(line) : true;
-}
-
-// ---- rows in the middle of a file -------------------------------------------------------------
-
-absl::StatusOr<bool> RowFile::FirstOfBlock(absl::string_view* line) {
-  if (lines_->seekable()) lines_->set_limit(block_.end);
-  if (!started_) {
-    TANDEM_RETURN_IF_ERROR(Start(line).status());
-    if (has_rows_ && block_.begin <= first_row_) return true;
-    if (!lines_->seekable()) {  // all rows before are unpacked, too
-      bool more = has_rows_;
-      while (more && lines_->line_offset() < block_.begin) {
-        TANDEM_ASSIGN_OR_RETURN(more, NextRow(line));
-      }
-      return more;
-    }
-  }
-  if (!has_rows_) return false;
-  if (block_.begin <= first_row_) {
-    TANDEM_RETURN_IF_ERROR(lines_->Seek(first_row_, first_row_line_));
-    return NextRow(line);
-  }
-  if (block_.line == 0) return RowAfter(block_.begin, line);
-  TANDEM_RETURN_IF_ERROR(lines_->Seek(block_.begin, block_.line));
-  return NextRow(line);
-}
-
-absl::StatusOr<bool> RowFile::ReadAt(const Block& block, int64_t offset, int64_t line_number,
-                                     absl::string_view* line) {
-  Enter(block);
-  entering_ = false;
-  TANDEM_ASSIGN_OR_RETURN(const bool any, Start(line));
-  if (!any) return false;
-  TANDEM_RETURN_IF_ERROR(lines_->Seek(offset, line_number));
-  lines_->set_limit(block.end);
-  return NextRow(line);
-}
-
-// Reads the first row that begins at `offset` or later. The first line there may be inside a quoted
-// cell of an earlier row. To find out, reads from an earlier place twice: once as if the place were
-// inside a quoted cell, and once as if it were not. After a few quotes both find the same row. If
-// they do not, moves the place back, at most to the first row of the file.
-absl::StatusOr<bool> RowFile::RowAfter(int64_t offset, absl::string_view* line) {
-  if (!parser_->spans_lines()) {
-    TANDEM_RETURN_IF_ERROR(lines_->SeekLine(offset));
-    return NextRow(line);
-  }
-  constexpr int64_t kFirstLook = int64_t{4} << 10;
-  for (int64_t back = kFirstLook;; back *= 8) {
-    const int64_t from = std::max(first_row_, offset - back);
-    TANDEM_ASSIGN_OR_RETURN(const int64_t row, FindRow(from, /*inside=*/false, offset));
-    if (from > first_row_) {
-      TANDEM_ASSIGN_OR_RETURN(const int64_t other, FindRow(from, /*inside=*/true, offset));
-      if (other != row) continue;
-    }
-    if (row == kNoEnd) return false;
-    TANDEM_RETURN_IF_ERROR(lines_->Seek(row, 0));
-    return NextRow(line);
-  }
-}
-
-// Returns the byte at which the first row at `offset` or later begins; kNoEnd: there is none. Reads
-// from the first line at byte `from` or later. `inside`: assumes that this line begins inside a
-// quoted cell, unless the cell would then be longer than a row may be.
-absl::StatusOr<int64_t> RowFile::FindRow(int64_t from, bool inside, int64_t offset) {
-  const bool at_first = from == first_row_;
-  TANDEM_RETURN_IF_ERROR(at_first ? lines_->Seek(from, first_row_line_) : lines_->SeekLine(from));
-  absl::string_view line;
-  TANDEM_ASSIGN_OR_RETURN(bool more, lines_->Next(&line));
-  if (!more) return kNoEnd;
-  bool leaves = false;
-  if (inside) {
-    TANDEM_ASSIGN_OR_RETURN(leaves, LeaveQuotes(&line));
-    if (!leaves) lines_->Retract(&line);
-  }
-  if (leaves) {
-    TANDEM_ASSIGN_OR_RETURN(more, NextRow(&line));
-  } else {
-    TANDEM_ASSIGN_OR_RETURN(more, RowFrom(&line));
-  }
-  while (more && lines_->line_offset() < offset) {
-    TANDEM_ASSIGN_OR_RETURN(more, NextRow(&line));
-  }
-  return more ? lines_->line_offset() : kNoEnd;
-}
-
-// If the line that was read last is inside a quoted cell: joins lines to it until the cell has
-// ended. False if it does not end within the length of a row.
-absl::StatusOr<bool> RowFile::LeaveQuotes(absl::string_view* line) {
-  bool inside = parser_->EndsInQuotes(*line, true);
-  while (inside) {
-    const size_t before = line->size();
-    TANDEM_ASSIGN_OR_RETURN(const bool more, lines_->Extend(line));
-    if (!more) return false;
-    inside = parser_->EndsInQuotes(line->substr(before), true);
-  }
-  return true;
-}
-
-absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
-  absl::Status status = parser_->Parse(line, row);
-  return status.ok() ? status : lines_->Error(status.message());
+absl::Status RowFile::Parse(absl::string_view row, Row* parsed) const {
+  absl::Status status = parser_->Parse(row, parsed);
+  return status.ok() ? status : Error(status.message());
 }
 
 bool RowSelection::Has(const RowAt& at) const {
@@ -227,8 +74,7 @@ RowWalk::RowWalk(const std::vector<std::string>* files, RowParser* parser,
 }
 
 absl::Status RowWalk::Open(size_t file) {
-  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines((*files_)[file]));
-  file_.emplace(std::move(lines), parser_);
+  TANDEM_ASSIGN_OR_RETURN(file_, parser_->Open((*files_)[file]));
   file_index_ = file;
   return absl::OkStatus();
 }
@@ -244,7 +90,7 @@ absl::StatusOr<bool> RowWalk::NextLine(absl::string_view* line) {
       return false;
     }
     const Block& block = blocks_[next_block_++];
-    if (!file_.has_value() || file_index_ != block.file) {
+    if (file_ == nullptr || file_index_ != block.file) {
       TANDEM_RETURN_IF_ERROR(Open(block.file));
     }
     file_->Enter(block);
@@ -284,7 +130,7 @@ absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
   absl::string_view line;
   TANDEM_ASSIGN_OR_RETURN(const bool found,
                           file_->ReadAt(*block, place.offset(), place.line(), &line));
-  if (found && file_->lines().line_offset() == place.offset() && HashName(line) == place.hash()) {
+  if (found && file_->offset() == place.offset() && HashName(line) == place.hash()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
@@ -316,7 +162,7 @@ absl::StatusOr<bool> RowPass::Next(Row* row) {
 }
 
 absl::optional<ReadPlace> RowPass::Place(int64_t rows) const {
-  if (!walk_.has_value() || !walk_->file().lines().seekable()) return absl::nullopt;
+  if (!walk_.has_value() || !walk_->file().seekable()) return absl::nullopt;
   ReadPlace place;
   place.set_rows(rows);
   const RowAt at = walk_->at();
@@ -353,7 +199,7 @@ absl::StatusOr<bool> RowPass::NextRead(Row* row) {
     const absl::Status parsed = parser_->Parse(line_, row);
     if (parsed.ok()) return true;
     if (bad_rows_.Skip()) continue;
-    return bad_rows_.Add(walk_->file().lines().Error(parsed.message()));
+    return bad_rows_.Add(walk_->file().Error(parsed.message()));
   }
 }
 
@@ -383,14 +229,9 @@ absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowPars
                                   int64_t limit) {
   int64_t rows = 0;
   for (const std::string& name : files) {
-    TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
-    RowFile file(std::move(lines), parser);
-    absl::string_view line;
-    while (rows < limit) {
-      TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
-      if (!more) break;
-      ++rows;
-    }
+    TANDEM_ASSIGN_OR_RETURN(const auto file, parser->Open(name));
+    TANDEM_ASSIGN_OR_RETURN(const int64_t skipped, file->Skip(limit - rows));
+    rows += skipped;
   }
   return rows;
 }
@@ -403,22 +244,20 @@ int64_t StoredBytes(const std::string& file) { return std::max<int64_t>(0, Stamp
 // of a large compressed file would be biased. Its sample has therefore several chunks.
 absl::StatusOr<double> RowsPerByte(const std::string& name, int64_t sample_bytes,
                                    RowParser* parser) {
-  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
-  RowFile file(std::move(lines), parser);
-  const int64_t enough = file.lines().seekable() ? sample_bytes : kLargeSampleBytes;
+  TANDEM_ASSIGN_OR_RETURN(const auto file, parser->Open(name));
+  const auto stored = static_cast<double>(StoredBytes(name));
+  if (file->rows() >= 0) return stored > 0 ? static_cast<double>(file->rows()) / stored : 0.0;
+  const int64_t enough = file->seekable() ? sample_bytes : kLargeSampleBytes;
   absl::string_view line;
   int64_t rows = 0, bytes = 0;
   while (bytes < enough) {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
+    TANDEM_ASSIGN_OR_RETURN(const bool more, file->Next(&line));
     if (!more) break;
     ++rows;
     bytes += static_cast<int64_t>(line.size()) + 1;
   }
-  // Progress counts bytes that were read ahead, too: as many as a small sample.
-  const double stored = file.lines().seekable()
-                            ? static_cast<double>(file.lines().next_offset())
-                            : file.lines().Progress() * static_cast<double>(StoredBytes(name));
-  return stored > 0 ? static_cast<double>(rows) / stored : 0.0;
+  const double read = file->StoredBytesRead(StoredBytes(name));
+  return read > 0 ? static_cast<double>(rows) / read : 0.0;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Batches from files with one row a line. A source walks the files and keeps this worker's rows, or
-// walks only its blocks. It shuffles the rows in a bounded buffer and cuts them into batches.
-// RowParsers know the formats.
+// Batches from files of rows. A source walks the files and keeps this worker's rows, or walks only
+// its blocks. It shuffles the rows in a bounded buffer and cuts them into batches. RowParsers know
+// the formats.
 //
 // Rows are counted over all files, without headers, blank lines and comments.
 #ifndef TANDEM_DATA_ROW_SOURCE_H_
@@ -20,8 +20,8 @@
 #include "data/batch_source.h"
 #include "data/deal_blocks.h"
 #include "data/files.h"
-#include "data/line_reader.h"
 #include "data/row.h"
+#include "data/row_file.h"
 #include "proto/wire.pb.h"
 
 namespace tandem::data {
@@ -30,8 +30,8 @@ namespace tandem::data {
 struct RowAt {
   int64_t row = 0;     // its number over all files, from 0
   size_t file = 0;     // index of its file
-  int64_t offset = 0;  // (unpacked) bytes of the file before it
-  int64_t line = 0;    // number of its first line, from 1; 0: not known
+  int64_t offset = 0;  // its place there: in text the (unpacked) bytes before it
+  int64_t line = 0;    // RowFile::line()
 };
 
 // A selection of rows: those with the numbers [begin, end), and of these either all, or those
@@ -47,48 +47,6 @@ struct RowSelection {
   bool by_place = false;
 
   bool Has(const RowAt& at) const;
-};
-
-// The rows of one file. In tests and fuzzing the file may be bytes in memory.
-class RowFile {
- public:
-  // `parser` must outlive this.
-  RowFile(std::unique_ptr<LineReader> lines, RowParser* parser);
-
-  // From now on Next returns the rows of `block`, which must be a block of this file. Without a
-  // block Next returns all rows. A compressed file has one block at most.
-  void Enter(const Block& block);
-  // The text of the next row, which is several lines if a quoted cell continues. False at the end.
-  absl::StatusOr<bool> Next(absl::string_view* line);
-  // Parses the row that was returned last. Errors name file and line.
-  absl::Status Parse(absl::string_view line, Row* row) const;
-  // Enters `block` at the row that begins at byte `offset`, in line `line_number`, and reads this
-  // row. False if there is none.
-  absl::StatusOr<bool> ReadAt(const Block& block, int64_t offset, int64_t line_number,
-                              absl::string_view* line);
-  const LineReader& lines() const { return *lines_; }
-  // The first line, header or not. Empty before the first row.
-  const std::string& first_line() const { return first_line_; }
-
- private:
-  absl::StatusOr<bool> NextRow(absl::string_view* line);
-  absl::StatusOr<bool> RowFrom(absl::string_view* line);
-  absl::StatusOr<bool> Start(absl::string_view* line);
-  absl::StatusOr<bool> First(absl::string_view* line);
-  absl::StatusOr<bool> FirstOfBlock(absl::string_view* line);
-  absl::StatusOr<bool> RowAfter(int64_t offset, absl::string_view* line);
-  absl::StatusOr<int64_t> FindRow(int64_t from, bool inside, int64_t offset);
-  absl::StatusOr<bool> LeaveQuotes(absl::string_view* line);
-  absl::Status JoinQuoted(absl::string_view* line);
-
-  const std::unique_ptr<LineReader> lines_;
-  RowParser* const parser_;
-  Block block_;
-  bool entering_ = true;  // no row of block_ was read
-  bool started_ = false;  // the parser has seen the first line
-  std::string first_line_;
-  bool has_rows_ = false;
-  int64_t first_row_ = 0, first_row_line_ = 0;  // byte and line where the first row begins
 };
 
 // Rows that did not parse and are skipped, up to a given number.
@@ -135,8 +93,7 @@ class RowWalk {
   size_t file_index() const { return file_index_; }
   const RowFile& file() const { return *file_; }
   RowAt at() const {
-    const LineReader& lines = file_->lines();
-    return {row_ - 1, file_index_, lines.line_offset(), lines.line_number()};
+    return {row_ - 1, file_index_, file_->offset(), file_->line()};
   }
 
   // Before the first Next: continues behind the row at `place`. FAILED_PRECONDITION if the files
@@ -153,7 +110,7 @@ class RowWalk {
   std::vector<Block> blocks_;  // in the order of the files
   size_t next_block_ = 0;
   bool in_block_ = false;        // in the one before next_block_
-  std::optional<RowFile> file_;  // the open file
+  std::unique_ptr<RowFile> file_;  // the open file
   size_t file_index_ = 0;
   int64_t row_ = 0;  // number of the next row of the pass
 };

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "data/batch_builder.h"
-#include "data/row_source.h"
+#include "data/text_rows.h"
 
 namespace tandem {
 
@@ -37,7 +37,7 @@ inline void CheckRow(const data::Row& row, int numeric, int fields) {
 // `bags`: fields may have several ids, with weights.
 inline void ReadAllRows(absl::string_view bytes, data::RowParser* parser, int numeric, int fields,
                         bool bags = false) {
-  data::RowFile file(std::make_unique<data::LineReader>("fuzz", data::MemoryBytes(bytes)), parser);
+  data::TextRows file(std::make_unique<data::LineReader>("fuzz", data::MemoryBytes(bytes)), parser);
   data::TableLayout layout;
   for (int f = 0; f < (fields > 0 ? fields : 1); ++f) layout.fields.push_back(f);
   layout.bags = layout.weighted = bags || fields == 0;
