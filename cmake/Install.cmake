@@ -1,7 +1,8 @@
 # Defines where `cmake --install` puts files, and the Debian package that `cpack -G DEB` makes.
 #
 #   bin/                 tandem, tandem-scheduler, tandem-server, tandem-worker, tandem-simulator
-#   lib/                 libtandem.so (capi/tandem.h), and the libraries behind tandem::client
+#   lib/                 libtandem.so (capi/tandem.h), and the libraries behind tandem::client;
+#                        libtandem_arrow.so, if pyarrow was there
 #   lib/cmake/Tandem/    find_package(Tandem): tandem::client, tandem::capi
 #   include/tandem/      their headers, with the names that they have in the tree
 #   share/tandem/        python/ (the package), configs/, examples/, the script that draws figures
@@ -18,6 +19,9 @@ if(TANDEM_TORCH)
   list(APPEND programs tandem-worker)
 endif()
 install(TARGETS ${programs} RUNTIME)
+if(TARGET tandem_arrow)
+  install(TARGETS tandem_arrow LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 
 set_target_properties(tandem_capi PROPERTIES EXPORT_NAME capi)
 install(TARGETS ${exported} tandem_capi EXPORT TandemTargets

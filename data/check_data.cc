@@ -24,6 +24,7 @@
 #include "data/row_data.h"
 #include "data/service_trace.h"
 #include "data/transforms.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
@@ -89,7 +90,7 @@ class PartObserver {
     for (const std::string& field : shape_.fields) missing_.push_back(FieldHash(field).missing());
     field_seen_.resize(shape_.fields.size());
     values_.resize(shape_.fields.size());
-    if (data_.format() != Data::DELIMITED) return;
+    if (!job::HasColumns(data_)) return;
     columns_.resize(static_cast<size_t>(data_.columns().numeric_size()));
   }
 

@@ -1,4 +1,4 @@
-// The parser of delimited text, whose columns the job describes.
+// The parser of rows whose columns the job describes: delimited text, or cells with types.
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -16,8 +17,11 @@
 #include "base/status_macros.h"
 #include "data/cells.h"
 #include "data/labels.h"
+#include "data/parquet_rows.h"
 #include "data/row.h"
+#include "data/text_rows.h"
 #include "data/transforms.h"
+#include "data/typed_cells.h"
 #include "job/message_text.h"
 #include "job/row_shape.h"
 
@@ -114,14 +118,25 @@ LabelMap DelimitedLabels(Columns columns) {
                   texts(columns.missing()));
 }
 
-class DelimitedParser final : public RowParser {
+// The id of a value, of a field without hashing: a whole number of 64 bits.
+bool ParseRawId(absl::string_view text, uint64_t* id) {
+  int64_t negative = 0;
+  if (ParseUnsigned(text, id)) return true;
+  if (!absl::StartsWith(text, "-") || !absl::SimpleAtoi(text, &negative)) return false;
+  *id = static_cast<uint64_t>(negative);
+  return true;
+}
+
+class ColumnsParser final : public RowParser {
  public:
-  DelimitedParser(const Columns& columns, bool labels_optional, int64_t trained_columns)
+  // `typed`: rows are cells with types, else text.
+  ColumnsParser(const Columns& columns, bool typed, bool labels_optional, int64_t trained_columns)
       : columns_(columns),
+        typed_(typed),
         labels_optional_(labels_optional),
         trained_columns_(static_cast<size_t>(trained_columns)),
         delimiter_(columns.delimiter().empty() ? "\t" : columns.delimiter()),
-        quotes_(columns.quotes() != Columns::NONE),
+        quotes_(!typed && columns.quotes() != Columns::NONE),
         labels_(DelimitedLabels(columns)),
         label_(PlaceOf(columns, columns.label())) {
     for (const std::string& name : columns_.numeric()) {
@@ -135,6 +150,11 @@ class DelimitedParser final : public RowParser {
       bags_ |= job::HasManyIds(categorical_.back().rule);
       weighted_ |= categorical_.back().rule.pooling() == Column::MEAN;
     }
+    if (typed_) PlaceTyped();
+  }
+
+  absl::StatusOr<std::unique_ptr<RowFile>> Open(const std::string& path) override {
+    return typed_ ? OpenParquet(path, typed_columns_, this) : OpenText(path, this);
   }
 
   // Sets the means and deviations. From then on numbers are standardised where the job asks for it.
@@ -177,7 +197,7 @@ class DelimitedParser final : public RowParser {
     return label ? shown(label_, cells_[label_.at]) : "";
   }
 
-  bool has_header() const override { return columns_.header(); }
+  bool has_header() const override { return !typed_ && columns_.header(); }
   size_t columns() const override { return cells_.size(); }
 
   bool spans_lines() const override { return quotes_; }
@@ -191,6 +211,7 @@ class DelimitedParser final : public RowParser {
   }
 
   absl::Status StartFile(absl::string_view first_line) override {
+    if (typed_) return absl::OkStatus();  // the columns were found when it was opened
     at_first_row_ = true;
     TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(first_line, {}));
     if (count > kMaxColumns) {
@@ -208,8 +229,12 @@ class DelimitedParser final : public RowParser {
   }
 
   absl::Status Parse(absl::string_view line, Row* row) override {
-    TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(line, absl::MakeSpan(cells_)));
-    if (count != cells_.size()) return WrongCount(line, count);
+    if (typed_) {
+      TakeTyped(line);
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(line, absl::MakeSpan(cells_)));
+      if (count != cells_.size()) return WrongCount(line, count);
+    }
     TANDEM_RETURN_IF_ERROR(ParseLabel(row));
     TANDEM_RETURN_IF_ERROR(ParseKeys(row));
     TANDEM_RETURN_IF_ERROR(ParseNumbers(row));
@@ -228,6 +253,61 @@ class DelimitedParser final : public RowParser {
     }
     return count;
   }
+
+  // ---- cells with types ----
+
+  // A row has the cells of the label, the numbers and the ids, in this order.
+  void PlaceTyped() {
+    using Role = ParquetColumn::Role;
+    const auto add = [this](ColumnPlace* place, Role role) {
+      place->at = typed_columns_.size();
+      const bool splits = !place->rule.separator().empty();
+      typed_columns_.push_back(
+          {place->name, role, splits, role == Role::kLabel && labels_optional_});
+    };
+    without_label_ = label_.name.empty();
+    if (!without_label_) add(&label_, Role::kLabel);
+    for (ColumnPlace& place : numeric_) add(&place, Role::kNumber);
+    for (ColumnPlace& place : categorical_) {
+      add(&place, job::HasManyIds(place.rule) ? Role::kIds : Role::kId);
+    }
+    typed_cells_.resize(typed_columns_.size());
+    cells_.resize(typed_columns_.size());
+  }
+
+  void TakeTyped(absl::string_view row) {
+    for (size_t i = 0; i < typed_cells_.size(); ++i) {
+      TypedCell& cell = typed_cells_[i];
+      TakeCell(&row, &cell);
+      if (typed_columns_[i].role == ParquetColumn::Role::kNumber) continue;
+      cells_[i] = cell.kind == TypedCell::Kind::kList ? "" : cell.Text(&cell.owned);
+    }
+  }
+
+  // Reads the number of a cell; NaN if it is missing. False if it is none.
+  bool ReadTyped(const ColumnPlace& place, TypedCell* cell, double* x) {
+    if (cell->IsMissing()) return true;
+    if (cell->kind == TypedCell::Kind::kText) {
+      return place.IsMissing(cell->text) || ReadNumber(place.rule, cell->text, x);
+    }
+    *x = cell->Number();
+    if (cell->kind == TypedCell::Kind::kTime) {
+      constexpr double kSecondsOfDay = 86400;
+      if (place.rule.date_unit() != Column::SECONDS) *x /= kSecondsOfDay;
+    } else if (!place.missing.empty() && place.IsMissing(cell->Text(&cell->owned))) {
+      *x = std::numeric_limits<double>::quiet_NaN();
+    }
+    return !std::isinf(*x);
+  }
+
+  // The text of a cell for a message.
+  absl::string_view ShownCell(const ColumnPlace& place) {
+    if (!typed_) return cells_[place.at];
+    TypedCell& cell = typed_cells_[place.at];
+    return cell.kind == TypedCell::Kind::kTime ? "a time" : cell.Text(&cell.owned);
+  }
+
+  // ---- cells of text ----
 
   absl::Status WrongCount(absl::string_view line, size_t count) const {
     const bool blank_before_quote = !columns_.trim() && line.find(" \"") != absl::string_view::npos;
@@ -370,7 +450,7 @@ class DelimitedParser final : public RowParser {
   // Whether each cell that the job reads is the name of its column.
   bool IsHeaderAgain() const {
     const auto names_itself = [this](const ColumnPlace& c) { return cells_[c.at] == c.name; };
-    return columns_.header() && names_itself(label_) &&
+    return has_header() && names_itself(label_) &&
            std::all_of(numeric_.begin(), numeric_.end(), names_itself) &&
            std::all_of(categorical_.begin(), categorical_.end(), names_itself);
   }
@@ -390,7 +470,7 @@ class DelimitedParser final : public RowParser {
       if (job::HasManyIds(categorical_[f].rule)) {
         TANDEM_RETURN_IF_ERROR(ParseBag(f, cell, row));
       } else {
-        AddKey(f, cell, row);
+        TANDEM_RETURN_IF_ERROR(AddKey(f, cell, row));
       }
       if (!bags_) continue;
       const size_t begin = row->offsets.back(), ids = row->keys.size() - begin;
@@ -401,42 +481,64 @@ class DelimitedParser final : public RowParser {
     return absl::OkStatus();
   }
 
-  void AddKey(size_t f, absl::string_view text, Row* row) {
+  absl::Status AddKey(size_t f, absl::string_view text, Row* row) {
     const bool missing = categorical_[f].IsMissing(text);
-    row->keys.push_back(missing ? hashes_[f].missing() : hashes_[f].Key(text));
+    uint64_t key = hashes_[f].missing();
+    if (!missing && categorical_[f].rule.ids() == Column::RAW) {
+      if (!ParseRawId(text, &key)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("column ", Quote(categorical_[f].name), " is ", Quote(text),
+                         ", expected a whole number of 64 bits; hint: ids: HASHED takes any text"));
+      }
+    } else if (!missing) {
+      key = hashes_[f].Key(text);
+    }
+    row->keys.push_back(key);
     key_texts_.push_back(missing ? absl::string_view() : text);
+    return absl::OkStatus();
   }
 
   // Adds an id for each value in the cell; for a cell without values, the id of a missing value.
   absl::Status ParseBag(size_t f, absl::string_view cell, Row* row) {
     const ColumnPlace& place = categorical_[f];
     const size_t begin = row->keys.size();
-    if (!place.IsMissing(cell)) {
+    const auto add = [&](absl::string_view text) {
+      return place.IsMissing(text) ? absl::OkStatus() : AddKey(f, text, row);
+    };
+    TypedCell* const list = typed_ && typed_cells_[place.at].kind == TypedCell::Kind::kList
+                                ? &typed_cells_[place.at]
+                                : nullptr;
+    if (list != nullptr) {
+      for (TypedCell& item : list->items) {
+        TANDEM_RETURN_IF_ERROR(add(item.Text(&item.owned)));
+      }
+    } else if (!place.IsMissing(cell)) {
       for (absl::string_view text : absl::StrSplit(cell, place.rule.separator())) {
-        if (columns_.trim()) text = Trimmed(text);
-        if (!place.IsMissing(text)) AddKey(f, text, row);
+        TANDEM_RETURN_IF_ERROR(add(columns_.trim() ? Trimmed(text) : text));
       }
     }
     const size_t ids = row->keys.size() - begin;
-    if (ids == 0) AddKey(f, "", row);
+    if (ids == 0) TANDEM_RETURN_IF_ERROR(AddKey(f, "", row));
     if (place.rule.max_ids() == 0 || ids <= static_cast<size_t>(place.rule.max_ids())) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "column ", Quote(place.name), " has ", ids, " values in ", Quote(cell),
-        ", expected at most ", place.rule.max_ids(), "; hint: raise max_ids of its `column`"));
+        "column ", Quote(place.name), " has ", ids, " values",
+        list != nullptr ? "" : absl::StrCat(" in ", Quote(cell)), ", expected at most ",
+        place.rule.max_ids(), "; hint: raise max_ids of its `column`"));
   }
 
   absl::Status ParseNumbers(Row* row) {
     row->numbers.resize(numeric_.size());
     for (size_t i = 0; i < numeric_.size(); ++i) {
-      const absl::string_view cell = cells_[numeric_[i].at];
+      const ColumnPlace& place = numeric_[i];
       double x = std::numeric_limits<double>::quiet_NaN();
-      if (!numeric_[i].IsMissing(cell) && !ReadNumber(numeric_[i].rule, cell, &x)) {
-        return NotANumber(numeric_[i], cell);
-      }
+      const bool read = typed_ ? ReadTyped(place, &typed_cells_[place.at], &x)
+                               : place.IsMissing(cells_[place.at]) ||
+                                     ReadNumber(place.rule, cells_[place.at], &x);
+      if (!read) return NotANumber(place, ShownCell(place));
       values_[i] = transforms_[i].Unscaled(x);
-      if (std::isinf(static_cast<float>(values_[i]))) return NotANumber(numeric_[i], cell);
+      if (std::isinf(static_cast<float>(values_[i]))) return NotANumber(place, ShownCell(place));
       row->numbers[i] = transforms_[i].Scaled(values_[i]);
     }
     return absl::OkStatus();
@@ -499,6 +601,7 @@ class DelimitedParser final : public RowParser {
       "does the first line name the columns? data.columns.header: true";
 
   const Columns columns_;
+  const bool typed_;
   const bool labels_optional_;
   const size_t trained_columns_;  // columns of a training row; 0: not known
   const std::string delimiter_;
@@ -515,8 +618,23 @@ class DelimitedParser final : public RowParser {
   std::vector<FieldHash> hashes_;             // by categorical column
   std::vector<absl::string_view> cells_;      // of the current line; as many as the first line has
   std::deque<std::string> texts_;             // cells that hold quotes
+  std::vector<ParquetColumn> typed_columns_;  // of the cells with types
+  std::vector<TypedCell> typed_cells_;        // of the current row
   std::vector<absl::string_view> key_texts_;  // texts of the last parsed row, one for each key
 };
+
+absl::StatusOr<std::unique_ptr<RowParser>> NewColumnsParser(const Columns& columns, bool typed,
+                                                            const DataStatistics* statistics,
+                                                            bool labels_optional,
+                                                            int64_t trained_columns) {
+  if (columns.label().empty() && !labels_optional) {
+    return absl::InvalidArgumentError(
+        "data.columns.label is not set, expected the name or number of a column");
+  }
+  auto parser = std::make_unique<ColumnsParser>(columns, typed, labels_optional, trained_columns);
+  if (statistics != nullptr) TANDEM_RETURN_IF_ERROR(parser->SetStatistics(*statistics));
+  return parser;
+}
 
 }  // namespace
 
@@ -524,13 +642,13 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& col
                                                               const DataStatistics* statistics,
                                                               bool labels_optional,
                                                               int64_t trained_columns) {
-  if (columns.label().empty() && !labels_optional) {
-    return absl::InvalidArgumentError(
-        "data.columns.label is not set, expected the name or number of a column");
-  }
-  auto parser = std::make_unique<DelimitedParser>(columns, labels_optional, trained_columns);
-  if (statistics != nullptr) TANDEM_RETURN_IF_ERROR(parser->SetStatistics(*statistics));
-  return parser;
+  return NewColumnsParser(columns, /*typed=*/false, statistics, labels_optional, trained_columns);
+}
+
+absl::StatusOr<std::unique_ptr<RowParser>> NewParquetParser(const Columns& columns,
+                                                            const DataStatistics* statistics,
+                                                            bool labels_optional) {
+  return NewColumnsParser(columns, /*typed=*/true, statistics, labels_optional, 0);
 }
 
 }  // namespace tandem::data

@@ -115,6 +115,11 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(
     const Columns& columns, const DataStatistics* statistics = nullptr,
     bool labels_optional = false, int64_t trained_columns = 0);
 
+// Format PARQUET: the same for rows of cells with types (data/parquet_rows.h).
+absl::StatusOr<std::unique_ptr<RowParser>> NewParquetParser(
+    const Columns& columns, const DataStatistics* statistics = nullptr,
+    bool labels_optional = false);
+
 }  // namespace tandem::data
 
 #endif  // TANDEM_DATA_ROW_H_

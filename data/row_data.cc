@@ -283,6 +283,8 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
     case Data::DELIMITED:
       return NewDelimitedParser(data.columns(), statistics, data.score_only(),
                                 data.statistics().columns());
+    case Data::PARQUET:
+      return NewParquetParser(data.columns(), statistics, data.score_only());
     default:
       return absl::InvalidArgumentError("data.format is not set, or not one with a row a line");
   }

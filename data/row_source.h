@@ -92,9 +92,7 @@ class RowWalk {
   }
   size_t file_index() const { return file_index_; }
   const RowFile& file() const { return *file_; }
-  RowAt at() const {
-    return {row_ - 1, file_index_, file_->offset(), file_->line()};
-  }
+  RowAt at() const { return {row_ - 1, file_index_, file_->offset(), file_->line()}; }
 
   // Before the first Next: continues behind the row at `place`. FAILED_PRECONDITION if the files
   // have another row there.
@@ -109,7 +107,7 @@ class RowWalk {
   RowSelection selection_;
   std::vector<Block> blocks_;  // in the order of the files
   size_t next_block_ = 0;
-  bool in_block_ = false;        // in the one before next_block_
+  bool in_block_ = false;          // in the one before next_block_
   std::unique_ptr<RowFile> file_;  // the open file
   size_t file_index_ = 0;
   int64_t row_ = 0;  // number of the next row of the pass

@@ -41,11 +41,12 @@ std::string TransformText(const Columns& columns, const std::string& name) {
   return absl::StrJoin(words, ", ");
 }
 
-// How many ids a cell has: "one", or "several (MEAN)".
+// How many ids a cell has, and which: "one", or "several (MEAN), RAW".
 std::string IdsText(const Columns& columns, const std::string& name) {
   const Column rule = RuleOf(columns, name);
-  if (!job::HasManyIds(rule)) return "one";
-  return rule.pooling() == Column::MEAN ? "several (MEAN)" : "several (SUM)";
+  const char* const raw = rule.ids() == Column::RAW ? ", RAW" : "";
+  if (!job::HasManyIds(rule)) return absl::StrCat("one", raw);
+  return absl::StrCat(rule.pooling() == Column::MEAN ? "several (MEAN)" : "several (SUM)", raw);
 }
 
 template <typename Names>
@@ -66,15 +67,18 @@ void CompareMeaning(const Data& saved, const Data& now, std::vector<std::string>
   const auto compare = [&](absl::string_view field, const std::string& was, const std::string& is) {
     if (was != is) out->push_back(Differs(field, was, is, kMakeSame));
   };
-  compare("data.format", Data::Format_Name(saved.format()), Data::Format_Name(now.format()));
+  // The same cells have the same ids and numbers in text and in Parquet files.
+  if (!job::HasColumns(saved) || !job::HasColumns(now)) {
+    compare("data.format", Data::Format_Name(saved.format()), Data::Format_Name(now.format()));
+  }
   if (!out->empty()) return;  // all other differences follow from it
   compare("data.columns.numeric", ShownNames(before.numeric()), ShownNames(after.numeric()));
   const bool same_numbers = out->empty();
   compare("data.columns.categorical", ShownNames(before.categorical()),
           ShownNames(after.categorical()));
   for (const std::string& name : after.categorical()) {
-    compare(absl::StrCat("the number of ids in a cell of column ", Quote(name)),
-            IdsText(before, name), IdsText(after, name));
+    compare(absl::StrCat("ids in a cell of column ", Quote(name)), IdsText(before, name),
+            IdsText(after, name));
   }
   if (!same_numbers) return;
   for (const std::string& name : after.numeric()) {
@@ -166,7 +170,7 @@ absl::StatusOr<Data> ParseDescription(absl::string_view description) {
 }  // namespace
 
 bool NeedsStatistics(const Data& data) {
-  if (data.format() != Data::DELIMITED) return false;
+  if (!job::HasColumns(data)) return false;
   for (const std::string& name : data.columns().numeric()) {
     if (IsStandardised(data.columns(), RuleOf(data.columns(), name))) return true;
   }

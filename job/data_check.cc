@@ -94,17 +94,20 @@ absl::Status CheckDate(const std::string& path, const Column& column) {
 }
 
 // Checks the fields of a column whose cells hold several ids.
-absl::Status CheckSeparator(const std::string& path, const Columns& columns, const Column& column) {
-  if (column.separator().empty()) {
-    if (column.pooling() == Column::POOLING_UNSPECIFIED && column.max_ids() == 0) {
-      return absl::OkStatus();
-    }
-    return Refuse(path, Quoted(column.name()),
-                  " has one id a cell; pooling and max_ids need `separator`");
+absl::Status CheckManyIds(const std::string& path, Data::Format format, const Columns& columns,
+                          const Column& column) {
+  const bool pools = column.pooling() != Column::POOLING_UNSPECIFIED;
+  if (column.separator().empty() && (format != Data::PARQUET || !pools)) {
+    if (!pools && column.max_ids() == 0) return absl::OkStatus();
+    return Refuse(path, Quoted(column.name()), " has one id a cell; ",
+                  format == Data::PARQUET
+                      ? "max_ids needs `pooling`, which a list has, or `separator`"
+                      : "pooling and max_ids need `separator`");
   }
   if (!Contains(columns.categorical(), column.name())) {
-    return Refuse(path + ".separator", Quoted(column.separator()), ", but ", Quoted(column.name()),
-                  " is not in data.columns.categorical; cells of several ids are categorical");
+    return Refuse(path, Quoted(column.name()), " has ",
+                  column.separator().empty() ? "pooling" : "a separator",
+                  ", but is not in data.columns.categorical; cells of several ids are categorical");
   }
   if (column.separator() == columns.delimiter() && columns.quotes() == Columns::NONE) {
     return Refuse(path + ".separator", Quoted(column.separator()),
@@ -115,7 +118,8 @@ absl::Status CheckSeparator(const std::string& path, const Columns& columns, con
 
 // Checks the entries of data.columns.column. Each entry must describe a column that the job reads
 // as an input, and no column has two entries.
-absl::Status CheckColumnRules(const Columns& columns, const std::set<std::string>& used) {
+absl::Status CheckColumnRules(Data::Format format, const Columns& columns,
+                              const std::set<std::string>& used) {
   std::set<std::string> described;
   for (int i = 0; i < columns.column_size(); ++i) {
     const std::string path = absl::StrCat("data.columns.column[", i, "].name");
@@ -130,7 +134,11 @@ absl::Status CheckColumnRules(const Columns& columns, const std::set<std::string
     const std::string column = absl::StrCat("data.columns.column[", i, "]");
     TANDEM_RETURN_IF_ERROR(CheckTransforms(column, columns, columns.column(i)));
     TANDEM_RETURN_IF_ERROR(CheckDate(column, columns.column(i)));
-    TANDEM_RETURN_IF_ERROR(CheckSeparator(column, columns, columns.column(i)));
+    TANDEM_RETURN_IF_ERROR(CheckManyIds(column, format, columns, columns.column(i)));
+    if (columns.column(i).ids() == Column::RAW && !Contains(columns.categorical(), name)) {
+      return Refuse(column + ".ids", "RAW, but ", Quoted(name),
+                    " is not in data.columns.categorical; numbers have no ids");
+    }
   }
   return absl::OkStatus();
 }
@@ -171,8 +179,16 @@ absl::Status CheckStatisticsRows(const Columns& columns) {
                 ", but no numeric column has scale STANDARDISE; leave it out");
 }
 
-absl::Status CheckColumns(const Columns& columns) {
-  TANDEM_RETURN_IF_ERROR(CheckCells(columns));
+// Refuses fields about text for files whose cells have types.
+absl::Status CheckTyped(const Columns& columns) {
+  const bool text = !columns.delimiter().empty() || columns.trim() || !columns.decimal().empty() ||
+                    columns.quotes() != Columns::QUOTES_UNSPECIFIED;
+  if (!text) return absl::OkStatus();
+  return Refuse("data.columns", "delimiter, trim, quotes and decimal are for text; leave them out");
+}
+
+absl::Status CheckColumns(Data::Format format, const Columns& columns) {
+  TANDEM_RETURN_IF_ERROR(format == Data::PARQUET ? CheckTyped(columns) : CheckCells(columns));
   if (columns.label().empty()) {
     return Refuse("data.columns.label", "not set; say which column is the label");
   }
@@ -194,7 +210,7 @@ absl::Status CheckColumns(const Columns& columns) {
   TANDEM_RETURN_IF_ERROR(CheckLabels(columns));
   TANDEM_RETURN_IF_ERROR(CheckStatisticsRows(columns));
   numeric.insert(categorical.begin(), categorical.end());
-  return CheckColumnRules(columns, numeric);
+  return CheckColumnRules(format, columns, numeric);
 }
 
 // Checks the fields of LIBSVM. The format has no columns, but its labels may need names.
@@ -230,9 +246,10 @@ absl::Status CheckNegatives(const Data& data) {
 // Refuses fields of one format that are given to another format.
 absl::Status CheckOnlyFor(const Data& data) {
   const std::string format = Data::Format_Name(data.format());
-  const bool columns = data.format() == Data::DELIMITED || data.format() == Data::LIBSVM;
+  const bool columns = HasColumns(data) || data.format() == Data::LIBSVM;
   if (!columns && data.has_columns()) {
-    return Refuse("data.columns", "only for format DELIMITED; ", format, " has fixed columns");
+    return Refuse("data.columns", "only for formats DELIMITED and PARQUET; ", format,
+                  " has fixed columns");
   }
   if (data.format() != Data::NCF && data.has_negatives()) {
     return Refuse("data.negatives", "only for format NCF; ", format, " rows carry their label");
@@ -241,26 +258,33 @@ absl::Status CheckOnlyFor(const Data& data) {
     return Refuse("data.max_ids", "only for format LIBSVM; rows of ", format,
                   " have one id a field");
   }
-  if (data.format() != Data::DELIMITED && data.has_statistics()) {
-    return Refuse("data.statistics", "only for format DELIMITED, whose columns are standardised");
+  if (!HasColumns(data) && data.has_statistics()) {
+    return Refuse("data.statistics",
+                  "only for formats DELIMITED and PARQUET, whose columns are standardised");
   }
   if (data.format() == Data::NCF && data.deal() != Data::DEAL_UNSPECIFIED) {
     return Refuse("data.deal", Data::Deal_Name(data.deal()),
                   "; not for NCF, whose rows are all in the memory of each worker; leave it out");
   }
+  if (data.format() == Data::NCF && (!data.cache().empty() || data.readers() > 0)) {
+    return Refuse(data.cache().empty() ? "data.readers" : "data.cache",
+                  "not for NCF, whose rows are all in the memory of each worker; leave it out");
+  }
   return absl::OkStatus();
 }
 
 absl::Status CheckFormat(const Data& data) {
+  const std::string& format = Data::Format_Name(data.format());
   if (data.format() == Data::FORMAT_UNSPECIFIED) {
     return Refuse("data.format", "not set; one of ",
                   absl::StrJoin(ValueNames(*Data::Format_descriptor()), ", "));
   }
   TANDEM_RETURN_IF_ERROR(CheckOnlyFor(data));
-  if (data.format() == Data::DELIMITED && !data.has_columns()) {
-    return Refuse("data.columns", "not set; format DELIMITED needs label, numeric and categorical");
+  if (HasColumns(data) && !data.has_columns()) {
+    return Refuse("data.columns", "not set; format ", format,
+                  " needs label, numeric and categorical");
   }
-  if (data.format() == Data::DELIMITED) return CheckColumns(data.columns());
+  if (HasColumns(data)) return CheckColumns(data.format(), data.columns());
   if (data.format() == Data::LIBSVM) return CheckLibsvm(data);
   if (data.format() == Data::NCF) return CheckNegatives(data);
   return absl::OkStatus();

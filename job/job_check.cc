@@ -13,6 +13,7 @@
 #include "job/data_check.h"
 #include "job/job.h"
 #include "job/refuse.h"
+#include "job/row_shape.h"
 #include "job/row_rules_check.h"
 #include "job/step_time_check.h"
 #include "job/user_module.h"
@@ -650,8 +651,7 @@ absl::Status CheckDense(const Job& job) {
 }
 
 bool HasNumbers(const Data& data) {
-  return data.format() == Data::CRITEO ||
-         (data.format() == Data::DELIMITED && !data.columns().numeric().empty());
+  return data.format() == Data::CRITEO || (HasColumns(data) && !data.columns().numeric().empty());
 }
 
 // Checks DLRM. Its dot products need vectors of one length.

@@ -28,9 +28,13 @@ void FillData(bool reproducible, Data* data) {
   if (reproducible && HasRowsInLines(*data) && data->deal() == Data::DEAL_UNSPECIFIED) {
     data->set_deal(Data::ROWS);
   }
-  if (data->format() == Data::DELIMITED && data->has_columns()) {
+  if (HasColumns(*data) && data->has_columns()) {
     Columns* columns = data->mutable_columns();
-    if (columns->delimiter().empty()) columns->set_delimiter("\t");
+    if (data->format() == Data::PARQUET) {
+      columns->set_header(true);  // columns have names
+    } else if (columns->delimiter().empty()) {
+      columns->set_delimiter("\t");
+    }
     FillLabels(columns);
     for (Column& column : *columns->mutable_column()) {
       if (HasManyIds(column)) TANDEM_DEFAULT(&column, max_ids, 64);

@@ -19,6 +19,7 @@ RowShape RowShapeOf(const Data& data) {
       shape.fields = {"features"};
       break;
     case Data::DELIMITED:
+    case Data::PARQUET:
       shape.numbers = data.columns().numeric_size();
       shape.fields.assign(data.columns().categorical().begin(), data.columns().categorical().end());
       break;

@@ -35,8 +35,15 @@ inline bool HasRowsInLines(const Data& data) {
          data.format() != Data::PROGRAM;
 }
 
+// Whether data.columns describes the rows.
+inline bool HasColumns(const Data& data) {
+  return data.format() == Data::DELIMITED || data.format() == Data::PARQUET;
+}
+
 // Whether a cell of this column holds several ids. Otherwise the whole cell is one id.
-inline bool HasManyIds(const Column& column) { return !column.separator().empty(); }
+inline bool HasManyIds(const Column& column) {
+  return !column.separator().empty() || column.pooling() != Column::POOLING_UNSPECIFIED;
+}
 
 // The form of the column's dates for absl::ParseTime. %Y becomes exactly four digits, so that
 // %Y%m%d can be read.

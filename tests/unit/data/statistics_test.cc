@@ -226,7 +226,7 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
     };
   };
   ExpectOneLine(adopt(change_last(Column::SECONDS, "|")),
-                {"the number of ids in a cell of column '3' is several (SUM)", "with one", "hint"});
+                {"ids in a cell of column '3' is several (SUM)", "with one", "hint"});
   ExpectOneLine(adopt(change_last(Column::SECONDS, "")),
                 {"the transform of column '1' is date in SECONDS, log", "with log", "hint"});
   // As a job that starts from a checkpoint does.

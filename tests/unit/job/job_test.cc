@@ -884,7 +884,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.format: not set; one of CRITEO, LIBSVM, DELIMITED, NCF, PROGRAM"},
         Contradiction{{{"data.train", "[]"}}, "data.train: no files to train on"},
         Contradiction{{{"data.columns.label", "0"}},
-                      "data.columns: only for format DELIMITED; CRITEO has fixed columns"},
+                      "data.columns: only for formats DELIMITED and PARQUET; CRITEO has fixed columns"},
         Contradiction{
             {{"data.format", "DELIMITED"}},
             "data.columns: not set; format DELIMITED needs label, numeric and categorical"},
@@ -920,7 +920,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.validation: not for NCF, which ranks test rows against candidates"},
         Contradiction{{{"data.max_bad_rows", "-1"}}, "data.max_bad_rows: -1, must be at least 0"},
         Contradiction{{{"data.statistics", "{}"}},
-                      "data.statistics: only for format DELIMITED, whose columns are standardised"},
+                      "data.statistics: only for formats DELIMITED and PARQUET, whose columns are standardised"},
         Contradiction{{{"data.format", "NCF"}, {"data.deal", "BLOCKS"}},
                       "data.deal: BLOCKS; not for NCF, whose rows are all in the memory of each "
                       "worker; leave it out"},

@@ -1,0 +1,129 @@
+// Reads streams of Arrow's C interface (data/arrow_abi.h): batches of columns, whose values come as
+// cells with types. It needs no library of Arrow.
+//
+// Types: integers, floats, booleans, text and bytes (also large ones and views), decimals, dates
+// and times of day and date, dictionaries of them, and lists of them. Others are refused by name.
+//
+// Thread safety: one thread at a time.
+#ifndef TANDEM_DATA_ARROW_COLUMNS_H_
+#define TANDEM_DATA_ARROW_COLUMNS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "data/arrow_abi.h"
+#include "data/typed_cells.h"
+
+namespace tandem::data {
+
+// The type of a column, as far as cells differ.
+struct ArrowType {
+  enum class Kind {
+    kNull,
+    kBool,
+    kInteger,
+    kUnsigned,
+    kHalf,
+    kFloat,
+    kDouble,
+    kText,       // 32-bit offsets
+    kLargeText,  // 64-bit offsets
+    kTextView,
+    kFixedBytes,
+    kDecimal,
+    kDays,  // a date as a 32-bit number of days
+    kTime,  // a 64-bit number of units
+    kList,
+    kLargeList,
+    kListView,
+    kLargeListView,
+    kFixedList,
+  };
+  Kind kind = Kind::kNull;
+  int bytes = 0;     // of a value, if that is fixed; of a fixed list: its items
+  int scale = 0;     // digits behind the point of a decimal
+  double unit = 1;   // seconds of kTime
+  std::string name;  // for messages: "int64", "list of text"
+  bool is_list() const { return kind >= Kind::kList; }
+  bool is_time() const { return kind == Kind::kDays || kind == Kind::kTime; }
+  std::unique_ptr<ArrowType> items;       // of a list
+  std::unique_ptr<ArrowType> dictionary;  // the values, if this is the type of their numbers
+  // The type of the values.
+  const ArrowType& values() const { return dictionary != nullptr ? *dictionary : *this; }
+};
+
+// INVALID_ARGUMENT "type map, expected ..." for a type that cells cannot have.
+absl::StatusOr<ArrowType> ReadArrowType(const ArrowSchema& schema);
+
+// A column of a batch, which must stay where it is. Cells are [0, length).
+class ArrowColumn {
+ public:
+  // INVALID_ARGUMENT if the array cannot be of this type. `offset`: that of the batch, in rows.
+  absl::Status Set(const ArrowType& type, const ArrowArray& array, int64_t offset);
+  // The cell, whose text refers to the batch. Reuses the memory of `cell`. INVALID_ARGUMENT if the
+  // array is damaged.
+  absl::Status Get(int64_t row, TypedCell* cell);
+  const ArrowType& type() const { return *type_; }
+
+ private:
+  bool IsNull(int64_t row) const;
+  int64_t Integer(int64_t row) const;
+  absl::Status GetText(int64_t row, TypedCell* cell) const;
+  absl::Status GetList(int64_t row, TypedCell* cell);
+  void GetDecimal(int64_t row, TypedCell* cell) const;
+  template <typename T>
+  const T* Values(int buffer) const {
+    return static_cast<const T*>(array_->buffers[buffer]) + offset_;
+  }
+
+  const ArrowType* type_ = nullptr;
+  const ArrowArray* array_ = nullptr;
+  int64_t offset_ = 0;
+  std::unique_ptr<ArrowColumn> inner_;  // items, or values of the dictionary
+};
+
+// A stream with the columns that a reader wants.
+class ArrowStream {
+ public:
+  // Takes `stream` over, and leaves an empty struct. `name` appears in messages.
+  static absl::StatusOr<std::unique_ptr<ArrowStream>> Take(std::string name,
+                                                           ArrowArrayStream* stream);
+  ~ArrowStream();
+  ArrowStream(const ArrowStream&) = delete;
+  ArrowStream& operator=(const ArrowStream&) = delete;
+
+  const std::string& name() const { return name_; }
+  // The columns of the stream. A type that cells cannot have is an error only if it is read.
+  const std::vector<std::string>& columns() const { return columns_; }
+  // INVALID_ARGUMENT: such a type.
+  absl::StatusOr<const ArrowType*> TypeOf(size_t column) const;
+
+  // The next batch; false at the end. The columns `wanted` of it are read with column().
+  absl::StatusOr<bool> Next(const std::vector<size_t>& wanted);
+  int64_t rows() const { return batch_.length; }
+  // The column wanted[i].
+  ArrowColumn& column(size_t i) { return read_[i]; }
+
+ private:
+  ArrowStream(std::string name, ArrowArrayStream* stream);
+  absl::Status Init();
+  absl::Status Error(int code);
+  void Release();
+
+  const std::string name_;
+  ArrowArrayStream stream_;
+  ArrowSchema schema_ = {};
+  ArrowArray batch_ = {};
+  std::vector<std::string> columns_;
+  std::vector<absl::StatusOr<ArrowType>> types_;
+  std::vector<ArrowColumn> read_;
+};
+
+}  // namespace tandem::data
+
+#endif  // TANDEM_DATA_ARROW_COLUMNS_H_
