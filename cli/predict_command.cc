@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -25,6 +26,8 @@
 #include "cli/progress_view.h"
 #include "cli/role_commands.h"
 #include "cli/run_command.h"
+#include "data/arrow_files.h"
+#include "data/arrow_table.h"
 #include "data/chosen_columns.h"
 #include "data/files.h"
 #include "job/job.h"
@@ -74,6 +77,11 @@ absl::Status CheckOut(const PredictFlags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": ", why...));
   };
   if (flags.out.empty()) return refuse("an empty name; hint: name the file for the scores");
+  if (absl::EndsWith(flags.out, ".parquet")) {
+    const absl::Status ready = data::CheckParquet();
+    if (!ready.ok()) return refuse(ready.message());
+    if (data::IsAddress(flags.out)) return absl::OkStatus();
+  }
   const OutputPlace place = FindOutput(flags.out);
   if (place.fd >= 0) return absl::OkStatus();
   std::error_code error;
@@ -215,9 +223,11 @@ absl::StatusOr<std::vector<float>> LogitsOf(const std::string& run, int workers,
                    "job.evaluate(..., data=\"validation\") has no batches here"));
 }
 
+double ScoreOf(float logit) { return 1 / (1 + std::exp(-static_cast<double>(logit))); }
+
 // Appends a line with enough digits to tell scores apart.
 void AppendScore(float logit, std::string* text) {
-  absl::StrAppendFormat(text, "%.17g\n", 1 / (1 + std::exp(-static_cast<double>(logit))));
+  absl::StrAppendFormat(text, "%.17g\n", ScoreOf(logit));
 }
 
 // The text of the file of scores: one line a row, after a line with the names of the columns if
@@ -236,6 +246,35 @@ absl::StatusOr<std::string> TextOf(const std::vector<float>& logits, const Predi
   }
   if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->CheckEnd());
   return text;
+}
+
+// Writes the file of scores as a Parquet file, with the columns as texts.
+absl::Status WriteTable(const std::vector<float>& logits, const PredictFlags& flags,
+                        const Data& data, const std::vector<std::string>& files) {
+  std::vector<std::vector<std::string>> cells(flags.columns.size());
+  std::vector<double> scores;
+  std::unique_ptr<data::ChosenColumns> columns;
+  if (!flags.columns.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(columns, data::ChosenColumns::Open(data, files, flags.columns));
+  }
+  for (const float logit : logits) {
+    if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->AppendNext(absl::MakeSpan(cells)));
+    scores.push_back(ScoreOf(logit));
+  }
+  if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->CheckEnd());
+  data::ArrowTable table(static_cast<int64_t>(scores.size()));
+  for (size_t i = 0; i < cells.size(); ++i) table.AddText(flags.columns[i], cells[i]);
+  table.AddDoubles("score", std::move(scores));
+  ArrowArrayStream rows = std::move(table).ToStream();
+  constexpr int64_t kRowsPerGroup = int64_t{1} << 20;
+  return data::WriteParquet(flags.out, &rows, kRowsPerGroup);
+}
+
+absl::Status WriteScores(const std::vector<float>& logits, const PredictFlags& flags,
+                         const Data& data, const std::vector<std::string>& files) {
+  if (absl::EndsWith(flags.out, ".parquet")) return WriteTable(logits, flags, data, files);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, TextOf(logits, flags, data, files));
+  return WriteOutput(flags.out, text);
 }
 
 // Where the scores stay that cannot be written to --out: a line a row, or in files of the run.
@@ -336,8 +375,7 @@ int PredictCommand(const PredictFlags& flags) {
   const std::string judged = Judge(run.out, static_cast<int64_t>(logits->size()));
   // A pipe may never get a reader, so from here on a signal ends the program at once.
   for (const int stop : {SIGINT, SIGTERM}) (void)signal(stop, SIG_DFL);
-  const absl::StatusOr<std::string> text = TextOf(*logits, flags, data, *files);
-  const absl::Status written = text.ok() ? WriteOutput(flags.out, *text) : text.status();
+  const absl::Status written = WriteScores(*logits, flags, data, *files);
   if (!written.ok()) {
     folder.Keep();
     return node::Finish(

@@ -72,13 +72,13 @@ absl::Status CannotLoad(const std::string& why, const std::string& folder) {
   }
   if (absl::StrContains(library, kModule)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "format PARQUET needs ", kModule, ", which is not beside the programs; hint: ", kInstall,
+        "Parquet needs ", kModule, ", which is not beside the programs; hint: ", kInstall,
         ", then build again; where Tandem is a wheel, tandem.DataLoader reads Parquet files"));
   }
   const std::vector<std::string> others = Glob(folder + "/libparquet.so.*");
   if (folder.empty() || others.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("format PARQUET needs ", library, " of pyarrow, and there is no pyarrow",
+        absl::StrCat("Parquet needs ", library, " of pyarrow, and there is no pyarrow",
                      folder.empty() ? "" : " in " + folder, "; hint: ", kInstall));
   }
   return absl::FailedPreconditionError(absl::StrCat(
@@ -170,6 +170,8 @@ absl::StatusOr<const ArrowType*> ArrowFile::TypeOf(size_t column) const {
 }
 
 bool IsAddress(absl::string_view name) { return absl::StrContains(name, "://"); }
+
+absl::Status CheckParquet() { return Load().status(); }
 
 absl::StatusOr<std::unique_ptr<ArrowFile>> ArrowFile::Open(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const tandem_arrow_module* const module, Load());

@@ -47,6 +47,9 @@ class ArrowFile {
   std::vector<int64_t> block_rows_;
 };
 
+// FAILED_PRECONDITION, as for ArrowFile::Open: Parquet files can be neither read nor written.
+absl::Status CheckParquet();
+
 // Size and time of change behind an address. -1 bytes: there is no file.
 struct AddressInfo {
   int64_t bytes = -1, changed_ns = 0;

@@ -22,7 +22,7 @@ absl::StatusOr<Columns> CutsOf(const Data& data, const std::vector<std::string>&
     columns.set_quotes(data.columns().quotes());
   } else if (data.format() == Data::CRITEO) {
     columns.set_quotes(Columns::NONE);
-  } else {
+  } else if (data.format() != Data::PARQUET) {
     return absl::InvalidArgumentError(
         absl::StrCat("--columns: data.format is ", Data::Format_Name(data.format()),
                      ", whose rows have no columns; hint: line i of the scores is row i"));
@@ -49,7 +49,10 @@ absl::StatusOr<std::unique_ptr<ChosenColumns>> ChosenColumns::Open(
   if (data.format() == Data::NCF) return OpenPairs(files, names);
   TANDEM_ASSIGN_OR_RETURN(const Columns columns, CutsOf(data, names));
   TANDEM_ASSIGN_OR_RETURN(
-      auto parser, NewDelimitedParser(columns, /*statistics=*/nullptr, /*labels_optional=*/true));
+      auto parser, data.format() == Data::PARQUET
+                       ? NewParquetParser(columns, /*statistics=*/nullptr, /*labels_optional=*/true)
+                       : NewDelimitedParser(columns, /*statistics=*/nullptr,
+                                            /*labels_optional=*/true));
   for (const std::string& file : files) {
     const absl::Status first = CountRows({file}, parser.get(), 1).status();
     if (first.ok()) continue;
@@ -96,12 +99,24 @@ std::string ChosenColumns::Header() const {
 }
 
 absl::Status ChosenColumns::AppendNext(std::string* text) {
+  TANDEM_RETURN_IF_ERROR(ReadNext());
+  for (const size_t i : texts_) AppendCell(parser_->texts()[i], text);
+  return absl::OkStatus();
+}
+
+absl::Status ChosenColumns::AppendNext(absl::Span<std::vector<std::string>> cells) {
+  TANDEM_RETURN_IF_ERROR(ReadNext());
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    cells[i].emplace_back(parser_->texts()[texts_[i]]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChosenColumns::ReadNext() {
   absl::string_view line;
   TANDEM_ASSIGN_OR_RETURN(const bool more, walk_.Next(&line));
   if (!more) return absl::FailedPreconditionError("the files have fewer rows than were scored");
-  TANDEM_RETURN_IF_ERROR(walk_.file().Parse(line, &row_));
-  for (const size_t i : texts_) AppendCell(parser_->texts()[i], text);
-  return absl::OkStatus();
+  return walk_.file().Parse(line, &row_);
 }
 
 absl::Status ChosenColumns::CheckEnd() {

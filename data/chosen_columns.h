@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "data/row_source.h"
 #include "proto/job.pb.h"
 
@@ -18,8 +19,9 @@ namespace tandem::data {
 
 class ChosenColumns {
  public:
-  // Opens the files. Columns are named as the files name them: by name if the files have a header,
-  // by number from 0 in CRITEO and other files without a header, "user" and "item" in NCF.
+  // Opens the files. Columns are named as the files name them: by name if the files have a header
+  // or are Parquet files, by number from 0 in CRITEO and other files without a header, "user" and
+  // "item" in NCF.
   // INVALID_ARGUMENT if a file lacks one of the columns or if the format has no columns.
   static absl::StatusOr<std::unique_ptr<ChosenColumns>> Open(const Data& data,
                                                              const std::vector<std::string>& files,
@@ -30,6 +32,8 @@ class ChosenColumns {
   // Appends the cells of the next row, each followed by the delimiter and in quotes if necessary.
   // Errors name file and line, or say that there is no further row.
   absl::Status AppendNext(std::string* text);
+  // The same without delimiters: appends cell i to cells[i].
+  absl::Status AppendNext(absl::Span<std::vector<std::string>> cells);
   // FAILED_PRECONDITION, with file and line, if there is a further row.
   absl::Status CheckEnd();
 
@@ -44,6 +48,7 @@ class ChosenColumns {
         parser_(std::move(parser)),
         texts_(std::move(texts)),
         walk_(&files_, parser_.get(), RowSelection()) {}
+  absl::Status ReadNext();
   void AppendCell(absl::string_view cell, std::string* text) const;
 
   const std::vector<std::string> files_, names_;

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "data/arrow_files.h"
 #include "job/row_shape.h"
 
 namespace tandem::data {
@@ -94,6 +95,26 @@ std::vector<std::string> Matches(const std::string& path) {
   return files;
 }
 
+// The files behind an address, such as s3://bucket/day-*.parquet.
+absl::StatusOr<std::vector<std::string>> AddressedFiles(absl::string_view knob,
+                                                        absl::string_view pattern) {
+  const auto refuse = [knob](const absl::Status& why) {
+    return absl::Status(why.code(), absl::StrCat(knob, ": ", why.message()));
+  };
+  const absl::StatusOr<std::string> address = ExpandEnvironment(pattern);
+  if (!address.ok()) return refuse(address.status());
+  absl::StatusOr<std::vector<std::string>> files = ExpandAddress(*address);
+  if (!files.ok()) return refuse(files.status());
+  if (*files == std::vector<std::string>{*address}) {
+    const absl::StatusOr<AddressInfo> info = InfoOfAddress(*address);
+    if (!info.ok()) return refuse(info.status());
+    if (info->bytes < 0) files->clear();
+  }
+  if (!files->empty()) return files;
+  return absl::NotFoundError(
+      absl::StrCat(knob, ": there is no file ", *address, "; hint: list the bucket or folder"));
+}
+
 absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
   struct stat info;
   if (stat(file.c_str(), &info) != 0) {
@@ -150,6 +171,7 @@ absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
 absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
                                                      absl::string_view pattern,
                                                      std::vector<std::string>* hidden) {
+  if (IsAddress(pattern)) return AddressedFiles(knob, pattern);
   absl::StatusOr<std::string> path = ExpandName(std::string(pattern));
   if (!path.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(knob, ": ", path.status().message()));
@@ -200,6 +222,11 @@ absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data) {
 }
 
 FileStamp StampOf(const std::string& file) {
+  if (IsAddress(file)) {
+    const AddressInfo info = InfoOfAddress(file).value_or(AddressInfo());
+    constexpr int64_t kSecond = 1'000'000'000;
+    return {info.bytes, info.changed_ns / kSecond, info.changed_ns % kSecond, 0};
+  }
   struct stat info;
   if (stat(file.c_str(), &info) != 0) return FileStamp();
   return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
@@ -241,9 +268,13 @@ absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
     DataFile& file = files.emplace_back();
     file.set_name(std::filesystem::path(name).filename().string());
     file.set_bytes(stamp.bytes);
-    TANDEM_ASSIGN_OR_RETURN(const uint64_t sample,
-                            SampleOf(name, static_cast<uint64_t>(stamp.bytes)));
-    file.set_sample(sample);
+    if (!IsAddress(name)) {
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t sample,
+                              SampleOf(name, static_cast<uint64_t>(stamp.bytes)));
+      file.set_sample(sample);
+    } else {  // its bytes cost time and money
+      file.set_sample(std::max<uint64_t>(HashOf(stamp), 1));
+    }
     file.set_stamp(HashOf(stamp));
   }
   return files;

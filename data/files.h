@@ -31,6 +31,9 @@ absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path);
 //
 // Wildcards skip names that begin with _, such as _SUCCESS and _metadata, unless the pattern itself
 // begins with _. Skipped names are added to `hidden`, if given.
+//
+// An address (scheme://...), which only Parquet files have, takes variables and, in its last part,
+// wildcards.
 absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
                                                      absl::string_view pattern,
                                                      std::vector<std::string>* hidden = nullptr);
@@ -68,9 +71,9 @@ absl::StatusOr<uint64_t> HashTrainingFiles(const Data& data);
 absl::Status CheckTrainingFilesUnchanged(uint64_t was, const Data& data);
 
 // FAILED_PRECONDITION if a resumed run would not train on the files that it began with: the name,
-// the length or the sample of a file is another one. The error names the first file that differs.
-// `was`: the record of the run. `warnings` gets a line for each file that was written since, though
-// the sample is the same; null: no warnings.
+// the length or the sample of a file (of an address: its time of change) is another one. The error
+// names the first file that differs. `was`: the record of the run. `warnings` gets a line for each
+// file that was written since, though the sample is the same; null: no warnings.
 absl::Status CheckSameFiles(const RunRecord& was, const Data& data,
                             std::vector<std::string>* warnings = nullptr);
 // Sets data->deal() to the deal of a run that is resumed. FAILED_PRECONDITION if the job names

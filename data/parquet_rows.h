@@ -1,6 +1,6 @@
-// The rows of a Parquet or Arrow file. A row is the cells of the columns that a job reads, one after
-// another (data/typed_cells.h); its place is its number in the file, from 0. Other columns are not
-// read.
+// The rows of a Parquet or Arrow file. A row is the cells of the columns that a job reads, one
+// after another (data/typed_cells.h); its place is its number in the file, from 0. Other columns
+// are not read.
 //
 // A row group is decoded from its first row on: a worker that begins in the middle of one decodes
 // the rows before, too.

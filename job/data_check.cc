@@ -74,9 +74,10 @@ absl::Status CheckTransforms(const std::string& path, const Columns& columns,
 
 // Checks that `date` is a form that dates can be written in and read back from. The function tries
 // both with one date whose fields are all different.
-absl::Status CheckDate(const std::string& path, const Column& column) {
+absl::Status CheckDate(const std::string& path, Data::Format format, const Column& column) {
   if (column.date().empty()) {
-    if (column.date_unit() == Column::DATE_UNIT_UNSPECIFIED) return absl::OkStatus();
+    const bool unit = column.date_unit() != Column::DATE_UNIT_UNSPECIFIED;
+    if (!unit || format == Data::PARQUET) return absl::OkStatus();
     return Refuse(path + ".date_unit", "set without `date`, which says what a date looks like");
   }
   const absl::Time some = absl::FromUnixSeconds(1735646706);  // 31 December 2024, 12:05:06
@@ -133,7 +134,7 @@ absl::Status CheckColumnRules(Data::Format format, const Columns& columns,
     }
     const std::string column = absl::StrCat("data.columns.column[", i, "]");
     TANDEM_RETURN_IF_ERROR(CheckTransforms(column, columns, columns.column(i)));
-    TANDEM_RETURN_IF_ERROR(CheckDate(column, columns.column(i)));
+    TANDEM_RETURN_IF_ERROR(CheckDate(column, format, columns.column(i)));
     TANDEM_RETURN_IF_ERROR(CheckManyIds(column, format, columns, columns.column(i)));
     if (columns.column(i).ids() == Column::RAW && !Contains(columns.categorical(), name)) {
       return Refuse(column + ".ids", "RAW, but ", Quoted(name),
@@ -273,6 +274,21 @@ absl::Status CheckOnlyFor(const Data& data) {
   return absl::OkStatus();
 }
 
+// Refuses addresses such as s3://bucket/rows.csv, which only Parquet files have.
+absl::Status CheckAddresses(const Data& data) {
+  if (data.format() == Data::PARQUET) return absl::OkStatus();
+  const auto check = [&](const char* path, const auto& names) {
+    for (const std::string& name : names) {
+      if (!absl::StrContains(name, "://")) continue;
+      return Refuse(path, Quoted(name), " is an address, which only format PARQUET reads; copy it");
+    }
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(check("data.train", data.train()));
+  TANDEM_RETURN_IF_ERROR(check("data.validation.files", data.validation().files()));
+  return check("data.test", data.test());
+}
+
 absl::Status CheckFormat(const Data& data) {
   const std::string& format = Data::Format_Name(data.format());
   if (data.format() == Data::FORMAT_UNSPECIFIED) {
@@ -280,6 +296,7 @@ absl::Status CheckFormat(const Data& data) {
                   absl::StrJoin(ValueNames(*Data::Format_descriptor()), ", "));
   }
   TANDEM_RETURN_IF_ERROR(CheckOnlyFor(data));
+  TANDEM_RETURN_IF_ERROR(CheckAddresses(data));
   if (HasColumns(data) && !data.has_columns()) {
     return Refuse("data.columns", "not set; format ", format,
                   " needs label, numeric and categorical");

@@ -116,12 +116,13 @@ void AddLeaves(const parquet::arrow::SchemaField& field, std::vector<int>* leave
 
 class ParquetFile final : public File {
  public:
+  // `far`: a request takes long, so that few large ones are better.
   static arrow::Result<std::unique_ptr<File>> Open(
-      std::shared_ptr<arrow::io::RandomAccessFile> bytes) {
+      std::shared_ptr<arrow::io::RandomAccessFile> bytes, bool far) {
     parquet::ArrowReaderProperties properties;
     properties.set_batch_size(kBatchRows);
     properties.set_use_threads(false);
-    properties.set_pre_buffer(false);
+    properties.set_pre_buffer(far);
     parquet::arrow::FileReaderBuilder builder;
     ARROW_RETURN_NOT_OK(builder.Open(std::move(bytes)));
     std::unique_ptr<parquet::arrow::FileReader> reader;
@@ -191,7 +192,8 @@ arrow::Result<std::unique_ptr<File>> OpenFile(const std::string& path) {
   constexpr int64_t kMagic = 6;
   ARROW_ASSIGN_OR_RAISE(const auto magic, bytes->ReadAt(0, kMagic));
   const bool arrow = magic->ToString() == "ARROW1";
-  return arrow ? ArrowFile::Open(std::move(bytes)) : ParquetFile::Open(std::move(bytes));
+  return arrow ? ArrowFile::Open(std::move(bytes))
+               : ParquetFile::Open(std::move(bytes), IsAddress(path));
 }
 
 // ---- writing ----------------------------------------------------------------------------------

@@ -119,6 +119,10 @@ if(TANDEM_TORCH)
   add_test(NAME python_hints_test
     COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/python_hints_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(python_hints_test PROPERTIES LABELS integration TIMEOUT 300 SKIP_RETURN_CODE 77)
+  # Skipped without pyarrow; docs/HACKING.md says how to run it.
+  add_test(NAME parquet_test
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/parquet_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(parquet_test PROPERTIES LABELS integration TIMEOUT 300 SKIP_RETURN_CODE 77)
   # Skipped without torchrec; docs/HACKING.md says how to run it.
   add_test(NAME torchrec_test
     COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/integration/torchrec_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})

@@ -880,11 +880,13 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     DataSettings, ContradictionsTest,
     ::testing::Values(
-        Contradiction{{{"data.format", "FORMAT_UNSPECIFIED"}},
-                      "data.format: not set; one of CRITEO, LIBSVM, DELIMITED, NCF, PROGRAM"},
+        Contradiction{
+            {{"data.format", "FORMAT_UNSPECIFIED"}},
+            "data.format: not set; one of CRITEO, LIBSVM, DELIMITED, NCF, PARQUET, PROGRAM"},
         Contradiction{{{"data.train", "[]"}}, "data.train: no files to train on"},
-        Contradiction{{{"data.columns.label", "0"}},
-                      "data.columns: only for formats DELIMITED and PARQUET; CRITEO has fixed columns"},
+        Contradiction{
+            {{"data.columns.label", "0"}},
+            "data.columns: only for formats DELIMITED and PARQUET; CRITEO has fixed columns"},
         Contradiction{
             {{"data.format", "DELIMITED"}},
             "data.columns: not set; format DELIMITED needs label, numeric and categorical"},
@@ -920,7 +922,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.validation: not for NCF, which ranks test rows against candidates"},
         Contradiction{{{"data.max_bad_rows", "-1"}}, "data.max_bad_rows: -1, must be at least 0"},
         Contradiction{{{"data.statistics", "{}"}},
-                      "data.statistics: only for formats DELIMITED and PARQUET, whose columns are standardised"},
+                      "data.statistics: only for formats DELIMITED and PARQUET, whose columns are "
+                      "standardised"},
         Contradiction{{{"data.format", "NCF"}, {"data.deal", "BLOCKS"}},
                       "data.deal: BLOCKS; not for NCF, whose rows are all in the memory of each "
                       "worker; leave it out"},
@@ -999,12 +1002,26 @@ INSTANTIATE_TEST_SUITE_P(
             "data.columns.column[0].date_unit: set without `date`, which says what a date "
             "looks like"},
         Contradiction{{{"data.columns.column", "{name: '1' separator: '|'}"}},
-                      "data.columns.column[0].separator: \"|\", but \"1\" is not in "
+                      "data.columns.column[0]: \"1\" has a separator, but is not in "
                       "data.columns.categorical; cells of several ids are categorical"},
         Contradiction{{{"data.columns.categorical", "2"},
                        {"data.columns.column", "{name: '2' pooling: MEAN}"}},
                       "data.columns.column[0]: \"2\" has one id a cell; pooling and max_ids need "
                       "`separator`"},
+        Contradiction{{{"data.format", "PARQUET"}, {"data.columns.quotes", "NONE"}},
+                      "data.columns: delimiter, trim, quotes and decimal are for text; leave them "
+                      "out"},
+        Contradiction{{{"data.format", "PARQUET"},
+                       {"data.columns.categorical", "2"},
+                       {"data.columns.column", "{name: '2' max_ids: 3}"}},
+                      "data.columns.column[0]: \"2\" has one id a cell; max_ids needs `pooling`, "
+                      "which a list has, or `separator`"},
+        Contradiction{{{"data.columns.column", "{name: '1' ids: RAW}"}},
+                      "data.columns.column[0].ids: RAW, but \"1\" is not in "
+                      "data.columns.categorical; numbers have no ids"},
+        Contradiction{{{"data.train", "s3://bucket/rows.csv"}},
+                      "data.train: \"s3://bucket/rows.csv\" is an address, which only format "
+                      "PARQUET reads; copy it"},
         Contradiction{{{"data.columns.categorical", "2"},
                        {"data.columns.column", "{name: '2' separator: '|' max_ids: -1}"}},
                       "data.columns.column[0].max_ids: -1, must be 1 to 1048576"},
