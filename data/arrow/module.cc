@@ -22,6 +22,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,10 +61,16 @@ struct Place {
 
 arrow::Result<Place> Find(const std::string& path) {
   Place place;
-  if (IsAddress(path)) ARROW_RETURN_NOT_OK(LoadScheme(path));
-  ARROW_ASSIGN_OR_RAISE(place.files, IsAddress(path)
-                                         ? arrow::fs::FileSystemFromUri(path, &place.path)
-                                         : arrow::fs::FileSystemFromUriOrPath(path, &place.path));
+  if (!IsAddress(path)) {
+    ARROW_ASSIGN_OR_RAISE(place.files, arrow::fs::FileSystemFromUriOrPath(path, &place.path));
+    return place;
+  }
+  ARROW_RETURN_NOT_OK(LoadScheme(path));
+  ARROW_ASSIGN_OR_RAISE(place.files, arrow::fs::FileSystemFromUri(path, &place.path));
+  // The library of S3 has threads, which must end before its own objects do, so it has to be told
+  // of the end of the process. Registered last, this is called first.
+  static std::once_flag once;
+  std::call_once(once, [] { std::atexit([] { arrow::fs::EnsureFinalized(); }); });
   return place;
 }
 
