@@ -301,6 +301,45 @@ int tandem_hash_texts(const char* field, const char* texts, const int64_t* offse
 // not hashed: an id is its number.
 int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count, int64_t* out);
 
+// ---- tables of Arrow ----
+
+// Reads a stream of Arrow's C interface (https://arrow.apache.org/docs/format/CStreamInterface.html)
+// as pandas, polars, pyarrow and DuckDB export it, in batches of any size. No library of Arrow is
+// needed. At most one batch of the stream is held at a time. At most one thread at a time may use a
+// tandem_arrow.
+typedef struct tandem_arrow tandem_arrow;
+struct ArrowArrayStream;
+
+// Takes `stream` over, releases it and leaves an empty struct, also after an error. name: of the
+// source, for messages.
+int tandem_arrow_open(struct ArrowArrayStream* stream, const char* name, tandem_arrow** arrow);
+int32_t tandem_arrow_columns(const tandem_arrow* arrow);  // number of columns
+// The name of column `column`, counted from 0, valid until tandem_arrow_free. "": there is no such
+// column.
+const char* tandem_arrow_column(const tandem_arrow* arrow, int32_t column);
+
+enum {
+  TANDEM_ARROW_ID = 1,   // int64: the id of each value, as a reader of DELIMITED files hashes it
+  TANDEM_ARROW_IDS = 2,  // the same, and a row of a list has the ids of its values
+  TANDEM_ARROW_RAW_IDS = 3,  // like IDS, but values are whole numbers, which are the ids
+  TANDEM_ARROW_NUMBERS = 4   // float: booleans are 1 and 0, dates days since 1970, nulls NaN
+};
+// Call it before the first tandem_arrow_next, once for each column that the program reads. The name
+// of the column is the field of its ids. A null, NaN or empty text is a missing value, and so is a
+// list without values. -1: the type cannot be read in this way.
+int tandem_arrow_read(tandem_arrow* arrow, int32_t column, int32_t as);
+// Reads the next rows, `most` or as many as are left; *rows is their number. 1: there are some; 0:
+// the end. After -1, all later calls return the same error.
+int tandem_arrow_next(tandem_arrow* arrow, int64_t most, int64_t* rows);
+// Passes over rows, without computing their values.
+int tandem_arrow_skip(tandem_arrow* arrow, int64_t most, int64_t* rows);
+// The values of a column in the rows that tandem_arrow_next has read, valid until the next call:
+// *count ids or floats. *offsets: NULL: one value a row; else [rows + 1], as in tandem_field.
+int tandem_arrow_values(const tandem_arrow* arrow, int32_t column, const void** values,
+                        int64_t* count, const int64_t** offsets);
+// Releases the stream.
+void tandem_arrow_free(tandem_arrow* arrow);
+
 // ---- checkpoints ----
 
 // Reads all files of the checkpoint in `folder` (a folder with a MANIFEST, whose layout is in

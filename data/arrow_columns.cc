@@ -152,6 +152,9 @@ absl::StatusOr<ArrowType> ReadArrowType(const ArrowSchema& schema) {
     type.items = std::make_unique<ArrowType>(std::move(items));
   }
   if (schema.dictionary != nullptr) {
+    if (type.kind != Kind::kInteger && type.kind != Kind::kUnsigned) {
+      return Damaged("a dictionary whose numbers are no integers");
+    }
     TANDEM_ASSIGN_OR_RETURN(ArrowType values, ReadArrowType(*schema.dictionary));
     type.name = absl::StrCat("dictionary of ", values.name);
     type.dictionary = std::make_unique<ArrowType>(std::move(values));
@@ -165,7 +168,11 @@ absl::Status ArrowColumn::Set(const ArrowType& type, const ArrowArray& array, in
   type_ = &type;
   array_ = &array;
   offset_ = array.offset + offset;
-  if (array.n_buffers < BuffersOf(type.kind)) return Damaged("a buffer is missing");
+  const bool has_values = type.kind != Kind::kNull && type.kind != Kind::kFixedList;
+  if (array.n_buffers < BuffersOf(type.kind) ||
+      (has_values && array.length > 0 && array.buffers[1] == nullptr)) {
+    return Damaged("a buffer is missing");
+  }
   if (type.dictionary != nullptr) {
     if (array.dictionary == nullptr) return Damaged("its dictionary is missing");
     inner_ = std::make_unique<ArrowColumn>();
@@ -321,7 +328,8 @@ absl::Status ArrowColumn::GetList(int64_t row, TypedCell* cell) {
       break;
     case Kind::kLargeListView:
       begin = Values<int64_t>(1)[row];
-      end = begin + Values<int64_t>(2)[row];
+      // A damaged size must not overflow.
+      end = begin + std::min(Values<int64_t>(2)[row], inner_->array_->length + 1);
       break;
     default:
       begin = (offset_ + row) * type_->bytes;

@@ -194,6 +194,14 @@ bool IsBeyondFloat(absl::string_view text) {
 
 bool ParseUnsigned(absl::string_view text, uint64_t* value) { return ParseWhole(text, value); }
 
+bool ParseRawId(absl::string_view text, uint64_t* id) {
+  int64_t negative = 0;
+  if (ParseUnsigned(text, id)) return true;
+  if (!absl::StartsWith(text, "-") || !absl::SimpleAtoi(text, &negative)) return false;
+  *id = static_cast<uint64_t>(negative);
+  return true;
+}
+
 float LogTransform(float x) { return std::copysign(std::log1p(std::fabs(x)), x); }
 
 std::string Quote(absl::string_view text) {

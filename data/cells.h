@@ -39,6 +39,8 @@ absl::string_view Trimmed(absl::string_view text);
 bool ParseNumber(absl::string_view text, float* value);   // within a float's range
 bool ParseNumber(absl::string_view text, double* value);  // within a double's range
 bool ParseUnsigned(absl::string_view text, uint64_t* value);
+// The id of a value in a field without hashing: a whole number of 64 bits.
+bool ParseRawId(absl::string_view text, uint64_t* id);
 
 // Whether the text is a number beyond the range of a float.
 bool IsBeyondFloat(absl::string_view text);

@@ -118,15 +118,6 @@ LabelMap DelimitedLabels(Columns columns) {
                   texts(columns.missing()));
 }
 
-// The id of a value, of a field without hashing: a whole number of 64 bits.
-bool ParseRawId(absl::string_view text, uint64_t* id) {
-  int64_t negative = 0;
-  if (ParseUnsigned(text, id)) return true;
-  if (!absl::StartsWith(text, "-") || !absl::SimpleAtoi(text, &negative)) return false;
-  *id = static_cast<uint64_t>(negative);
-  return true;
-}
-
 class ColumnsParser final : public RowParser {
  public:
   // `typed`: rows are cells with types, else text.

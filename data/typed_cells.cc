@@ -24,12 +24,23 @@ T Take(absl::string_view* row) {
   return value;
 }
 
-template <typename T>
-absl::string_view Shortest(T value, std::string* buffer) {
-  buffer->resize(32);
-  const auto end = std::to_chars(buffer->data(), buffer->data() + buffer->size(), value);
+template <typename T, typename... Format>
+absl::string_view Shortest(T value, std::string* buffer, size_t most, Format... format) {
+  buffer->resize(most);
+  const auto end = std::to_chars(buffer->data(), buffer->data() + buffer->size(), value, format...);
   TANDEM_CHECK(end.ec == std::errc());
   return absl::string_view(buffer->data(), static_cast<size_t>(end.ptr - buffer->data()));
+}
+
+constexpr size_t kIntegerSize = 20, kFractionSize = 32, kLargestSize = 320;
+
+// Python's text of a number with a fraction, which is also that of numpy and pandas.
+template <typename T>
+absl::string_view FractionText(T value, std::string* buffer) {
+  constexpr double kLeastFixed = 1e-4;
+  const auto format = std::fabs(double{value}) < kLeastFixed ? std::chars_format::scientific
+                                                             : std::chars_format::fixed;
+  return Shortest(value, buffer, kFractionSize, format);
 }
 
 }  // namespace
@@ -45,18 +56,20 @@ absl::string_view TypedCell::Text(std::string* buffer) const {
     case Kind::kText:
       return text;
     case Kind::kInteger:
-      return Shortest(integer, buffer);
+      return Shortest(integer, buffer, kIntegerSize);
     case Kind::kBool:
       return integer != 0 ? "True" : "False";
     default:
       break;
   }
   constexpr double kMost = 0x1.0p63;
-  if (std::fabs(number) < kMost && number == std::trunc(number)) {
-    return Shortest(static_cast<int64_t>(number), buffer);
+  if (number == std::trunc(number) && !std::isinf(number)) {  // 7.0 is the text 7
+    return std::fabs(number) < kMost
+               ? Shortest(static_cast<int64_t>(number), buffer, kIntegerSize)
+               : Shortest(number, buffer, kLargestSize, std::chars_format::fixed);
   }
-  return kind == Kind::kFloat ? Shortest(static_cast<float>(number), buffer)
-                              : Shortest(number, buffer);
+  return kind == Kind::kFloat ? FractionText(static_cast<float>(number), buffer)
+                              : FractionText(number, buffer);
 }
 
 double TypedCell::Number() const {

@@ -61,6 +61,8 @@ SUM, PRODUCT, MIN, MAX, AVERAGE, BIT_AND, BIT_OR, BIT_XOR = range(8)
 NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE, VALIDATION_BATCH = \
     range(10)
 
+ARROW_ID, ARROW_IDS, ARROW_RAW_IDS, ARROW_NUMBERS = range(1, 5)
+
 NO_LOSS = float("-inf")
 
 _WORKER = c_void_p
@@ -128,6 +130,15 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_hash_ids": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_hash_numbers": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_hash_texts": (c_int, [c_char_p, c_char_p, c_void_p, c_int64, c_void_p]),
+    "tandem_arrow_open": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
+    "tandem_arrow_columns": (c_int32, [c_void_p]),
+    "tandem_arrow_column": (c_char_p, [c_void_p, c_int32]),
+    "tandem_arrow_read": (c_int, [c_void_p, c_int32, c_int32]),
+    "tandem_arrow_next": (c_int, [c_void_p, c_int64, POINTER(c_int64)]),
+    "tandem_arrow_skip": (c_int, [c_void_p, c_int64, POINTER(c_int64)]),
+    "tandem_arrow_values": (c_int, [c_void_p, c_int32, POINTER(c_void_p), POINTER(c_int64),
+                                    POINTER(c_void_p)]),
+    "tandem_arrow_free": (None, [c_void_p]),
     "tandem_check_checkpoint": (c_int, [c_char_p]),
     "tandem_group_open": (c_int, [POINTER(GroupOptions), POINTER(_GROUP)]),
     "tandem_group_address": (c_int, [_GROUP, POINTER(c_void_p), POINTER(c_int64)]),

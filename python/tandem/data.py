@@ -6,13 +6,15 @@ import copy
 import dataclasses
 import types
 import warnings
-from typing import Any, Callable, Iterable, Iterator, Optional, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Union
 
 import numpy
 import torch
 
 from tandem import _abi
 from tandem._abi import Error, Misuse
+from tandem.arrow import is_arrow, kind_of
+from tandem.arrow_batches import ArrowBatches, ArrowSource
 from tandem.copies import copy_of
 from tandem.current import current_worker
 from tandem.randomness import Stream, generators_of
@@ -24,7 +26,8 @@ _OF_STORED = (type(iter([])), type(iter(())))  # iterators over batches that are
 
 
 class DataLoader:
-    """Wraps any iterable over batches: a torch DataLoader, a list, a generator function's result.
+    """Wraps any iterable over batches: a torch DataLoader, a list, a generator function's result;
+    or makes batches of a table.
 
     features: the place of the ids in a batch: an index or key, or a function of the batch that
     returns them. None: found by type. Then the ids are the one tensor or array of integers (of
@@ -47,6 +50,16 @@ class DataLoader:
     of their samples together. Call backward() for each batch, and optimizer.step() where step_ends
     is true: after the last batch of each step. The last step of an epoch may have fewer batches.
 
+    A table is any object with __arrow_c_stream__ (of pandas 2.2, polars, pyarrow, DuckDB), or a
+    function that returns one for each epoch, for example a DuckDB query. A batch is a dict from
+    column to tensor. Columns that are fields of the job are ids, as tandem.hash_columns has them:
+    int64 [rows], or a JaggedTensor of a column of lists. Other columns are float32 [rows]: booleans
+    are 1 and 0, dates and times days since 1970, nulls NaN. What can be read once, such as a
+    pyarrow.RecordBatchReader, has one epoch. For tables alone:
+    - batch_size: rows of a batch; None: train.batch_size of the job, divided by accumulate.
+    - columns: the columns that are read; None: all, of which none may be other text.
+    - ids: "hashed", or "raw": whole numbers are the ids themselves; or a dict from field to these.
+
     Iterating gives the batches of one epoch on this worker. They are read ahead, and iterable may
     fill the same memory for each: unless it is a list or a tuple, they are copies. The loop ends
     when the worker has no more batches (others may have), or the job takes no more steps.
@@ -58,12 +71,23 @@ class DataLoader:
     def __init__(self, iterable: Iterable[Any],
                  features: Union[int, str, Callable[[Any], Any], None] = None,
                  repeatable: bool = True, include_last_offset: Optional[bool] = None,
-                 accumulate: int = 1) -> None:
+                 accumulate: int = 1, batch_size: Optional[int] = None,
+                 columns: Optional[Iterable[str]] = None,
+                 ids: Union[str, Mapping[str, str]] = "hashed") -> None:
         if accumulate < 1:
             raise ValueError(f"tandem.DataLoader: accumulate={accumulate}, expected 1 or more "
                              "batches a step")
         self._worker: Worker = current_worker()
         self._iterable: Any = iterable
+        self._table: Optional[ArrowSource] = None
+        if is_arrow(iterable) or (callable(iterable) and not hasattr(iterable, "__iter__")):
+            if batch_size is None:
+                batch_size = max(1, self._worker.batch_size // accumulate)
+            self._table = ArrowSource(iterable, self._worker.tables, batch_size, columns, ids)
+            self._iterable = iter(self._table) if self._table.once else self._table
+        elif (batch_size, columns, ids) != (None, None, "hashed"):
+            raise ValueError(f"tandem.DataLoader of {kind_of(iterable)}: batch_size, columns and ids "
+                             "are for tables with __arrow_c_stream__; its batches are what it gives")
         self._features: Any = features
         self._repeatable, self._accumulate = repeatable, accumulate
         self._include_last_offset = include_last_offset
@@ -86,7 +110,9 @@ class DataLoader:
 
     def _ids(self, batch: Any) -> BatchIds:
         features = self._features
-        if callable(features):
+        if features is None and self._table is not None:
+            found = self._table.ids_of(batch)
+        elif callable(features):
             found = features(batch)
         elif features is not None:
             found = batch[features]
@@ -420,7 +446,7 @@ class _Loop:
 
 def _kind_of(iterable: Any) -> str:
     return "a generator" if isinstance(iterable, types.GeneratorType) else \
-        f"an iterator ({type(iterable).__name__})"
+        f"an iterator ({getattr(iterable, 'kind', type(iterable).__name__)})"
 
 
 class _Place:
@@ -584,7 +610,9 @@ class _Place:
             with self._stream:
                 return batch, self.loader._ids(batch)
         with self._stream:  # a function that finds the ids may draw, too
-            batch = copy_of(next(self._source, _END))
+            batch = next(self._source, _END)
+            if not isinstance(self._source, ArrowBatches):
+                batch = copy_of(batch)
             return batch, None if batch is _END else self.loader._ids(batch)
 
     def _open(self) -> None:
@@ -596,6 +624,11 @@ class _Place:
         """Reads up to the last used batch, and checks that it is the same. Returns its `used`."""
         if not used:
             return None
+        if isinstance(self._source, ArrowBatches):  # the ids of the last step show that it is there
+            with self._stream:
+                skipped = self._source.skip((used[0] - 1) // self._most * self._most - self._count)
+            self._count += skipped
+            self.loader._taken += skipped
         while self._count < used[0]:
             _, step, self.passed = self.read()
             if step is None:

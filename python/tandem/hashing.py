@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy
 
-from tandem._abi import check, library
+from tandem._abi import ARROW_ID, check, library
+from tandem.arrow import ArrowStream, is_arrow, kind_of
 
 if TYPE_CHECKING:
-    import pandas
     import torch
+
+_ROWS_AT_ONCE = 1 << 16  # of a stream
 
 _NCF_MOST = 2 ** 32 - 2  # as data/ncf.cc reads ids
 
@@ -181,21 +183,39 @@ def _cell(value: Any) -> bytes:
     return str(value).encode()
 
 
-def hash_columns(frame: pandas.DataFrame) -> Union[torch.Tensor, numpy.ndarray]:
-    """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor
-    if torch is there. Cells are those of a DELIMITED file, as for hash_ids: whole numbers in a
-    column that pandas has made float (some are missing) keep their ids. If the text of a number
-    matters ("007", "7.50"), read such columns with dtype=str. ValueError: two columns of one name,
-    or dates and times, whose text in a file is not known here."""
+def hash_columns(frame: Any) -> Union[torch.Tensor, numpy.ndarray]:
+    """The ids of a table's columns, each a field of its own: int64 [rows, columns], a tensor if
+    torch is there. frame: a pandas frame, or any object with __arrow_c_stream__: of polars, pyarrow
+    or DuckDB, none of which is needed.
+
+    Cells are those of a DELIMITED file, as for hash_ids: whole numbers in a column that pandas has
+    made float (some are missing) keep their ids. If the text of a number matters ("007", "7.50"),
+    read such columns as text, in pandas with dtype=str. ValueError: two columns of one name, dates
+    or times, whose text in a file is not known here, or lists."""
+    ids = _of_stream(frame) if is_arrow(frame) and not hasattr(frame, "iloc") else _of_frame(frame)
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return ids
+    return torch.from_numpy(ids)
+
+
+def _of_frame(frame: Any) -> numpy.ndarray:
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice) > 0:
         raise ValueError(f"hash_columns: there are several columns {str(twice[0])!r}; a field has "
                          "one")
     columns = [hash_ids(frame[name].array if frame[name].dtype.kind in "biuf" else
                         frame[name].astype(object).to_numpy(), str(name)) for name in frame.columns]
-    ids = numpy.stack(columns, 1) if columns else numpy.empty((len(frame), 0), dtype=numpy.int64)
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return ids
-    return torch.from_numpy(ids)
+    return numpy.stack(columns, 1) if columns else numpy.empty((len(frame), 0), dtype=numpy.int64)
+
+
+def _of_stream(frame: Any) -> numpy.ndarray:
+    with ArrowStream(frame, f"hash_columns of {kind_of(frame)}") as stream:
+        columns = range(len(stream.columns))
+        for column in columns:
+            stream.read(column, ARROW_ID)
+        parts = [numpy.empty((0, len(columns)), dtype=numpy.int64)]
+        while columns and stream.next(_ROWS_AT_ONCE) > 0:
+            parts.append(numpy.stack([stream.values(column)[0] for column in columns], 1))
+    return numpy.concatenate(parts)

@@ -154,7 +154,7 @@ class Job:
             raise
         current.worker, worker.job = worker, self
         self.rank, self.world_size, self.seed = worker.rank, worker.world_size, worker.seed
-        self.batch_size: int = lib.tandem_batch(worker.handle)
+        self.batch_size: int = worker.batch_size
         self.depth: int = lib.tandem_prefetch_steps(worker.handle)
         self.tables: dict[str, Table] = worker.tables.by_name
 

@@ -119,6 +119,7 @@ class Worker:
         self.rank: int = lib.tandem_rank(handle)
         self.world_size: int = lib.tandem_world_size(handle)
         self.seed: int = lib.tandem_seed(handle)
+        self.batch_size: int = lib.tandem_batch(handle)
         self.deciding: str = lib.tandem_deciding_number(handle).decode()
         self.program_optimizer = bool(lib.tandem_program_optimizer(handle))
         self.tables: Tables[Table] = Tables("the job", (
@@ -215,7 +216,7 @@ class Worker:
     def give(self, ids: Optional[BatchIds], batches: int = 1) -> None:
         """Answers a request for a batch. None: there are no more. batches: how many of the script's
         make it."""
-        most = library().tandem_batch(self.handle)
+        most = self.batch_size
         if ids is not None and batches > 1 and ids.samples > most:
             raise ValueError(f"the {batches} batches of a step (accumulate) have {ids.samples} "
                              f"samples together, and train.batch_size is {most}; raise it, or "
