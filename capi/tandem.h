@@ -303,10 +303,10 @@ int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count
 
 // ---- tables of Arrow ----
 
-// Reads a stream of Arrow's C interface (https://arrow.apache.org/docs/format/CStreamInterface.html)
-// as pandas, polars, pyarrow and DuckDB export it, in batches of any size. No library of Arrow is
-// needed. At most one batch of the stream is held at a time. At most one thread at a time may use a
-// tandem_arrow.
+// Reads a stream of Arrow's C interface, which pandas, polars, pyarrow and DuckDB export, in
+// batches of any size. https://arrow.apache.org/docs/format/CStreamInterface.html describes the
+// struct, and no library of Arrow is needed. At most one batch of the stream is held at a time. At
+// most one thread at a time may use a tandem_arrow.
 typedef struct tandem_arrow tandem_arrow;
 struct ArrowArrayStream;
 

@@ -1,5 +1,5 @@
-"""Streams of Arrow's C interface, which pandas, polars, pyarrow and DuckDB give, without any of them.
-Needs no torch."""
+"""Streams of Arrow's C interface, as pandas, polars, pyarrow and DuckDB give them. Needs none of
+these, and no torch."""
 from __future__ import annotations
 
 import ctypes
@@ -22,7 +22,7 @@ def is_arrow(source: Any) -> bool:
 def kind_of(source: Any) -> str:
     """The type of an object for messages, such as polars.DataFrame."""
     kind = type(source)
-    return f"{kind.__module__.split('.')[0].lstrip('_')}.{kind.__name__}"
+    return f"{kind.__module__.split('.')[0].strip('_')}.{kind.__name__}"
 
 
 class ArrowStream:

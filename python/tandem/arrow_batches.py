@@ -34,8 +34,8 @@ class ArrowSource:
         by_field = ids if isinstance(ids, Mapping) else dict.fromkeys(tables.fields, ids)
         for field, how in by_field.items():
             if field not in tables.fields or how not in ("hashed", "raw"):
-                raise ValueError(f"tandem.DataLoader: ids={ids!r}, expected \"hashed\", \"raw\", or "
-                                 f"a dict from some of the fields {tables.fields} to one of these")
+                raise ValueError(f"tandem.DataLoader: ids={ids!r}, expected \"hashed\", \"raw\", "
+                                 f"or a dict from fields, of {tables.fields}, to one of these")
         self._raw = {field for field, how in by_field.items() if how == "raw"}
 
     @property

@@ -86,8 +86,9 @@ class DataLoader:
             self._table = ArrowSource(iterable, self._worker.tables, batch_size, columns, ids)
             self._iterable = iter(self._table) if self._table.once else self._table
         elif (batch_size, columns, ids) != (None, None, "hashed"):
-            raise ValueError(f"tandem.DataLoader of {kind_of(iterable)}: batch_size, columns and ids "
-                             "are for tables with __arrow_c_stream__; its batches are what it gives")
+            raise ValueError(f"tandem.DataLoader of {kind_of(iterable)}: batch_size, columns and "
+                             "ids are for tables with __arrow_c_stream__; other loaders make "
+                             "their batches themselves")
         self._features: Any = features
         self._repeatable, self._accumulate = repeatable, accumulate
         self._include_last_offset = include_last_offset

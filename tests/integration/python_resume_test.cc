@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -144,6 +145,36 @@ const Settings kOverfits = {"train.epochs=20", "train.keep_best={metric: LOGLOSS
 
 // What a script learns by heart after a few epochs: the best of these is kept, and the loop over
 // epochs ends on all workers when no better one comes in time.
+// Rows of a table with __arrow_c_stream__ train as the same rows in batches of a list, also if the
+// run resumes in the middle of an epoch.
+TEST_F(PythonResumeTest, TablesTrainAsListsAndResumeInTheMiddleOfAnEpoch) {
+  const Settings set = {
+      "cluster.workers=1", "train.batch_size=10", "train.epochs=3",
+      "table[0]={name: 'ids' dim: 4 field: 'city' field: 'user' field: 'tags' ids_per_field: 3 "
+      "optimizer {kind: ADAGRAD learning_rate: 0.1}}"};
+  const std::string script = SourcePath("tests/python/table_job.py");
+  const auto run = [&](const std::string& way) {
+    return RunJob(Arguments(way, set, way, script), kLimit);
+  };
+  for (const char* const way : {"list", "table", "function", "dies"}) {
+    RunResult result = run(way);
+    if (way == std::string("dies")) {
+      EXPECT_FALSE(result.ok());
+      result = RunJob(Resumed(Arguments(way, set, way, script)), kLimit);
+    }
+    ASSERT_TRUE(result.ok()) << result.DebugString();
+    EXPECT_EQ(Difference(Model("list"), Model(way)), "") << way;
+  }
+  EXPECT_EQ(ReadTextFile(Out("list") + "/batches"), "33");
+  int left = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(ReadTextFile(Out("dies") + "/batches"), &left));
+  EXPECT_LT(left, 33) << "the second process has begun with the first batch";
+  EXPECT_NE(left % 11, 0) << "at the beginning of an epoch";
+  const RunResult once = run("once");
+  EXPECT_EQ(once.exit_code, 1) << once.DebugString();
+  EXPECT_THAT(once.output, HasSubstr("it is an iterator (main.Once), which can be read once"));
+}
+
 TEST_F(PythonResumeTest, TheModelOfTheBestEpochIsKept) {
   const std::string script = SourcePath("tests/python/best.py");
   const RunResult whole = RunJob(Arguments("whole", kOverfits, "", script), kLimit);

@@ -36,6 +36,8 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, c_void_p, c_char_p, c_void_p)
 _PACKED = {b"c": "b", b"C": "B", b"s": "h", b"S": "H", b"i": "i", b"I": "I", b"l": "q", b"L": "Q",
            b"e": "e", b"f": "f", b"g": "d", b"tdD": "i", b"tsu:UTC": "q", b"tDs": "q"}
 
+_ALIVE = []  # tables with streams, whose functions may still be called
+
 
 def _bits(values):
     out = bytearray(len(values) // 8 + 1)
@@ -65,7 +67,7 @@ class Table:
     def __init__(self, columns, rows=3, fails=None):
         self.columns, self.rows, self.fails = columns, rows, fails
         self.opened = self.released = self.live = 0
-        self._kept = []     # functions and structs of streams, which may still be called
+        self._kept = []     # functions and structs of streams
         self._buffers = []  # of the array that is made
 
     def __len__(self):
@@ -199,5 +201,6 @@ class Table:
                      zip(Stream._fields_, (get_schema, get_next,
                                            lambda _: ctypes.addressof(error), release))]
         stream = Stream(*functions)
+        _ALIVE.append(self)
         self._kept.append((stream, functions, error))
         return _new_capsule(ctypes.addressof(stream), b"arrow_array_stream", None)
