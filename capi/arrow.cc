@@ -1,8 +1,10 @@
+// tandem_arrow_* of capi/tandem.h.
 #include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "capi/arrow_batches.h"

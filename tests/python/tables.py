@@ -1,6 +1,7 @@
 """Tables with __arrow_c_stream__ without a job: their ids and numbers, which types are refused, and
 that streams are released. Without pyarrow; then with what is there of pandas, polars, pyarrow and
 DuckDB."""
+import ctypes
 import gc
 import importlib
 import math
@@ -12,7 +13,8 @@ import torch
 
 import tandem
 from arrow_streams import Column, Table
-from tandem.arrow import is_arrow
+from tandem import _abi
+from tandem.arrow import ArrowStream, is_arrow
 from tandem.arrow_batches import ArrowBatches, ArrowSource
 from tandem.tables import Table as JobTable, Tables
 
@@ -237,6 +239,33 @@ capsule = ad_table().__arrow_c_stream__()
 twice = types.SimpleNamespace(__arrow_c_stream__=lambda: capsule)
 assert len(first(twice, ["city"], size=9)["city"]) == 7
 refused("the stream was read before, and can be read once", first, twice, ["city"])
+
+# ---- wrong calls of the C interface ----
+
+lib, handle, rows = _abi.library(), ctypes.c_void_p(), ctypes.c_int64()
+three = [ctypes.byref(ctypes.c_void_p()), ctypes.byref(rows), ctypes.byref(ctypes.c_void_p())]
+
+
+def wrong(text, code):
+    assert code == -1 and text in lib.tandem_error().decode(), lib.tandem_error()
+
+
+with ArrowStream(Table([Column("a", "l", [1, 2]), Column("b", "l", [3, 4])]), "a table") as stream:
+    handle = stream._handle
+    wrong("stream and arrow: a null pointer", lib.tandem_arrow_open(None, b"", three[0]))
+    wrong("arrow: a null pointer", lib.tandem_arrow_next(None, 1, ctypes.byref(rows)))
+    wrong("column 2, expected 0 to 1", lib.tandem_arrow_read(handle, 2, _abi.ARROW_ID))
+    wrong("column -1, expected 0 to 1", lib.tandem_arrow_values(handle, -1, *three))
+    wrong("as: 0, expected one of TANDEM_ARROW_ID", lib.tandem_arrow_read(handle, 0, 0))
+    stream.read(0, _abi.ARROW_RAW_IDS)
+    wrong("rows: a null pointer", lib.tandem_arrow_next(handle, 1, None))
+    wrong("most: 0 rows; expected 1 or more", lib.tandem_arrow_skip(handle, 0, ctypes.byref(rows)))
+    assert lib.tandem_arrow_column(handle, 1) == b"b" and lib.tandem_arrow_column(handle, 2) == b""
+    assert stream.skip(1) == 1 and stream.next(5) == 1 and stream.values(0)[0].tolist() == [2]
+    wrong("column 1 is not read", lib.tandem_arrow_values(handle, 1, *three))
+    wrong("values, count, offsets: a null", lib.tandem_arrow_values(handle, 0, None, *three[1:]))
+    wrong("column 'b' is chosen after rows were read", lib.tandem_arrow_read(handle, 1, 1))
+    assert stream.next(1) == stream.next(1) == stream.skip(1) == 0
 
 # ---- the libraries that are there ----
 

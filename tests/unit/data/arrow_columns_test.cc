@@ -17,9 +17,14 @@
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
 
-namespace tandem::data {
+namespace tandem {
 namespace {
 
+using data::ArrowColumn;
+using data::ArrowStream;
+using data::ArrowType;
+using data::ReadArrowType;
+using data::TypedCell;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -182,7 +187,7 @@ TEST(ArrowColumnsTest, Floats) {
               ElementsAre("float 0.5", "float -7", "float nan"));
   EXPECT_THAT(Made("g", 2, {"", Bytes<double>({1e300, -0.25})}).Without(0).Cells(),
               ElementsAre("double 1e+300", "double -0.25"));
-  // Half floats: 1, -2, the largest, the smallest normal and subnormal ones, infinities, NaN, zeros.
+  // 1, -2, the largest, the smallest normal and subnormal half floats, infinities, NaN and -0.
   Made halves("e", 9,
               {"", Bytes<uint16_t>(
                        {0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x7c00, 0xfc00, 0x7e00, 0x8000})});
@@ -595,4 +600,4 @@ TEST(ArrowColumnsTest, RandomListsAreRead) {
 }
 
 }  // namespace
-}  // namespace tandem::data
+}  // namespace tandem
