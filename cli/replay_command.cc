@@ -33,7 +33,7 @@
 #include "scheduler/deal_ranges.h"
 #include "server/checkpoint_compare.h"
 #include "server/checkpoint_directory.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 
 namespace tandem::cli {
 namespace {

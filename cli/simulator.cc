@@ -43,7 +43,7 @@
 #include "server/checkpoint_directory.h"
 #include "server/record_file.h"
 #include "server/segment_file.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "server/update_record.h"
 #include "tools/sim/timing.h"
 #include "tools/sim/world.h"

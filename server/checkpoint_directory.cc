@@ -805,7 +805,7 @@ absl::Status CheckpointReader::CheckDenseIsWhole() const {
     if (file.table != job::kDenseTableName || IsDensePart(file)) continue;
     TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(file));
     HeldQueue delayed;
-    TANDEM_RETURN_IF_ERROR(CheckpointQueueFixture(image, source, &delayed));
+    TANDEM_RETURN_IF_ERROR(DecodeQueue(image, source, &delayed));
     if (delayed.empty()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         PlaceOf(file), ": has ", delayed.size(),

@@ -126,50 +126,6 @@ absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& so
 
 }  // namespace
 
-// A step has several updates of one rank only after a load from several files. The sort is stable,
-// so that these updates stay in the order of the files.
-void HeldStep::SortByRank() {
-  const auto before = [](const HeldUpdate& a, const HeldUpdate& b) { return a.rank < b.rank; };
-  if (std::is_sorted(updates.begin(), updates.end(), before)) return;
-  std::stable_sort(updates.begin(), updates.end(), before);
-}
-
-void HeldStep::Insert(HeldUpdate update) {
-  const auto at =
-      std::upper_bound(updates.begin(), updates.end(), update.rank,
-                       [](int rank, const HeldUpdate& other) { return rank < other.rank; });
-  updates.insert(at, std::move(update));
-}
-
-HeldStep& HeldQueue::Add() {
-  if (size_ == ring_.size()) {
-    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
-    first_ = 0;
-    ring_.emplace_back();
-  }
-  HeldStep& step = (*this)[size_++];
-  step.step = 0;
-  step.samples = 0;
-  step.contributions = 0;
-  step.skipped = false;
-  return step;
-}
-
-void HeldQueue::Take(HeldQueue* from) {
-  std::swap(Add(), from->front());
-  from->DropFront();
-}
-
-void HeldQueue::DropFront() {
-  front().updates.clear();  // keeps its memory
-  first_ = (first_ + 1) % ring_.size();
-  --size_;
-}
-
-void HeldQueue::Clear() {
-  while (!empty()) DropFront();
-}
-
 std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed, bool in_batches) {
   std::string out;
   PutNumber(&out, in_batches ? kBatches : kSteps);

@@ -18,7 +18,7 @@
 #include "server/range_file.h"
 #include "server/record_cut.h"
 #include "server/segment_file.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "server/update_record.h"
 
 namespace tandem::server {

@@ -1,6 +1,6 @@
 // Prints the contents of a file that Tandem has written, as text for people: range files and the
 // dense part (range_file.md), checkpoints by their manifests (manifest.h), staleness records
-// (update_record.h), the order of updates (update_order.h).
+// (update_record.h), the order of updates (order_file.h).
 //
 // Thread safety: any thread.
 #ifndef TANDEM_SERVER_INSPECT_H_

@@ -21,15 +21,6 @@ namespace {
 constexpr uint32_t kNoRow = RowIndex::kNoRow;
 constexpr uint32_t kNoSlot = ~uint32_t{0};  // of FoldScratch::slot_index
 
-// The most steps that a worker may push ahead of the oldest open one. No correct worker gets there,
-// because its reads wait for the others.
-constexpr int64_t kMaxOpenSteps = 4096;
-
-// Versions count the steps of all workers; with this bound on steps they cannot overflow.
-constexpr int64_t kMaxSteps = int64_t{1} << 46;
-
-// Microseconds. Step times from files are clamped to it, since a file may contain any number.
-constexpr int64_t kLongestStep = int64_t{24} * 3600 * 1'000'000;
 constexpr float kSquareFloor = 1e-7f;  // added to a mean square before its root divides
 
 // The share of [begin, end) in its table. End 0 means 2^64; unsigned subtraction gets that right.
@@ -81,20 +72,6 @@ RangeStore::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t
   options.may_grow = table.may_grow;
   options.counts = &context->stats.rows;
   return options;
-}
-
-// Moves the version of a range, and with it the clock of the store. Notes the rows that are gone
-// for the workers that keep them.
-void MoveVersion(int64_t ticks, policies::RangeProgress* progress, RangeStore* store,
-                 Subscriptions* subscriptions) {
-  progress->version += ticks;
-  LimitedRows* const limits = store->limits();
-  if (limits == nullptr) return;
-  limits->Advance(progress->version);
-  if (subscriptions == nullptr) return;
-  subscriptions->OnChanged(limits->TakeEvicted());
-  subscriptions->OnVersion(progress->version,
-                           [limits](uint64_t key) { return limits->PresentUntil(key); });
 }
 
 // If the read of the update is known, sets scratch->rows_recorded and updates_as_read and returns
@@ -194,15 +171,6 @@ void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* stal
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
-// The newest version that a worker can have read for an update. If the table is REPLICATED, the
-// worker read its own copy of the range. That copy may have closed steps that are still open here,
-// but only steps before the update's.
-int64_t NewestRead(const TableContext& table, const policies::RangeProgress& progress,
-                   const HeldUpdate& update) {
-  const bool other_copies = table.plan->placement == Table::REPLICATED;
-  return other_copies ? std::max(progress.version, update.step) : progress.version;
-}
-
 // Adds to the statistics of the table and to those of the worker. Statistics of a worker over all
 // tables leave out frozen ones, whose updates are never applied.
 template <typename Add>
@@ -236,18 +204,19 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       end_(end),
       table_(table),
       scratch_(scratch),
-      properties_(table->policy->properties()),
       store_(StoreOptions(table, begin, end)),
-      clocks_(table->workers, properties_, &progress_),
+      order_(*table->policy, {.workers = table->workers,
+                              .reads = table->reads,
+                              .lockstep = table->lockstep,
+                              .other_copies = table->plan->placement == Table::REPLICATED}),
       pull_times_(table->workers, table->reads, table->record && !table->plan->frozen),
       part_(id, table->plan->group, totals) {
   if (table->over_tables == nullptr) {
     table_->stats.workers.resize(static_cast<size_t>(table->workers));
   }
-  if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
-  if (properties_.keeps_rows) {
-    subscriptions_ =
-        std::make_unique<Subscriptions>(table->workers, MostKept(properties_, begin, end));
+  const policies::Properties& policy = order_.properties();
+  if (policy.keeps_rows) {
+    subscriptions_ = std::make_unique<Subscriptions>(table->workers, MostKept(policy, begin, end));
     if (LimitedRows* const limits = store_.limits(); limits != nullptr) {
       // With AGE rows are gone before they are evicted (Subscriptions::OnVersion).
       limits->settings().lists_evicted = limits->limits().most_age == 0;
@@ -255,17 +224,14 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
     }
   }
   if (store_.limits() != nullptr) store_.limits()->settings().keeps_numbers = pull_times_.by_row();
-  if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
+  if (policy.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
     pulled_row_snapshots_ =
         std::make_unique<PulledRowSnapshots>(store_.dim(), table->workers, table->reads);
-    if (properties_.mean_square_decay > 0) {
+    if (policy.mean_square_decay > 0) {
       mean_squares_ = std::make_unique<MeanSquares>(store_.dim());
     }
   }
-  if (properties_.store) writes_ = std::make_unique<RowWrites>();
-  if (properties_.counts_reads) {
-    pull_sequence_ = std::make_unique<PullSequence>(table->workers, table->reads);
-  }
+  if (policy.store) writes_ = std::make_unique<RowWrites>();
   Report();
 }
 
@@ -273,94 +239,43 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
 // or progress ends with this call.
 void Range::Report() {
   const bool refresh =
-      subscriptions_ != nullptr && subscriptions_->OwesRefresh(progress_.MinApplied());
-  part_.Set(held_bytes(), policies::FrontOf(progress_, properties_), refresh);
+      subscriptions_ != nullptr && subscriptions_->OwesRefresh(progress().MinApplied());
+  part_.Set(held_bytes(), policies::FrontOf(progress(), order_.properties()), refresh);
 }
 
-// Checks come first and change nothing but an unset incarnation, so that the shard can keep a push
-// answered kEarly and try it again. Their order matters:
-//   1. rank, incarnation, step numbers, version read: does the push make sense at all? Another
-//      process of the same rank, for example, counts steps of its own.
-//   2. duplicate: before the checks that depend on the state of the range. A resent push must be
-//      acknowledged even if its range has moved on and would not accept the step any more.
-//   3. early: the range needs the steps in between first. The checks below are about the next push
-//      of a worker, so an early one must not reach them and be refused.
-//   4. the policy's conditions on the next push.
-// Then the push is admitted, again in order. The entry of the update order holds the counts before
-// the push. The policy sees the push already counted in progress_. The version moves last, because
-// the policy decides from what it holds by then.
 Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t first,
                               HeldUpdate update, bool finished) {
-  if (update.rank < 0 || update.rank >= table_->workers) return Admission::kRefused;
-  policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
-  if (worker.incarnation == 0) worker.incarnation = incarnation;
-  if (worker.incarnation != incarnation) return Admission::kRefused;
-  if (first > update.step || update.step >= kMaxSteps ||
-      (first < update.step && !update.keys.empty())) {
-    return Admission::kRefused;
-  }
-  // A worker cannot have read a version from the future. Such a number would spoil every mean.
-  if (update.version_read < 0 || update.version_read > NewestRead(*table_, progress_, update)) {
-    return Admission::kRefused;
-  }
-  if (update.step < worker.admitted) return Admission::kDuplicate;
-  if (first > worker.admitted) return Admission::kEarly;
-  const bool one_step = first == update.step;
-  if (properties_.lockstep && !one_step) return Admission::kRefused;
-  const bool by_step = properties_.holds && properties_.batch == 0;
-  if (by_step && one_step && update.step - progress_.version > kMaxOpenSteps) {
-    return Admission::kRefused;
-  }
-
-  // The gradient belongs to a step after the switch (SYNC_SWITCH): its worker read other ranges
-  // that have switched. This range has not switched yet, because pushes of other workers are still
-  // on their way. The push waits until it has.
-  if (update.samples > 0 && update.step >= properties_.switch_step &&
-      progress_.version < properties_.switch_step) {
-    return Admission::kEarly;
-  }
-
-  // The number of the read goes first, because the order entry contains it.
-  if (pull_sequence_ != nullptr && (update.samples > 0 || update.skipped)) {
-    const int64_t number = pull_sequence_->Take(update.rank, update.step);
-    if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
-  }
-  if (table_->order != nullptr) {
-    table_->order->push_back(EntryOf(*this, update, first, finished));
-  }
-  update.admitted_at = now_us_ = absl::ToUnixMicros(now);
-  const int64_t steps = update.step + 1 - worker.admitted;
-  // In a job that takes steps together, a worker that has run out of data pushes empty steps.
-  const bool nothing = one_step && update.samples == 0 && !update.skipped;
-  clocks_.Admit(update.rank, update.step + 1,
-                finished || (properties_.batch > 0 && table_->lockstep && nothing));
-  if (!progress_.paces.empty()) {
-    policies::MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], update.admitted_at,
-                          one_step && update.samples > 0);
-  }
-  if (!update.keys.empty()) {
-    AddToStats(table_, update.rank, [](UpdateStats* stats) { ++stats->arrived; });
-    update.read = pull_times_.Take(update);
-  }
-  Admission admission = Admission::kAdmitted;
-  switch (table_->policy->OnArrival(progress_, update)) {
-    case policies::Arrival::kApply:
-      ApplyAtOnce(update);
-      break;
-    case policies::Arrival::kHold:
-      // A push over several steps is empty and contributes to none of them.
-      if (one_step) Hold(std::move(update));
-      break;
-    case policies::Arrival::kDrop:
-      if (!update.keys.empty()) Count(update, update.samples, kFateDropped);
-      ForgetRead(update);
-      if (update.samples > 0) admission = Admission::kLate;
-      break;
-  }
-  if (!properties_.holds) clocks_.ShowApplied();
-  Tick(steps);
-  Report();
+  const Admission admission =
+      order_.Admit(absl::ToUnixMicros(now), incarnation, first, std::move(update), finished, this);
+  if (admission == Admission::kAdmitted || admission == Admission::kLate) Report();
   return admission;
+}
+
+void Range::OnAdmit(const HeldUpdate& update, int64_t first, bool finished) {
+  if (table_->order != nullptr) table_->order->push_back(EntryOf(*this, update, first, finished));
+}
+
+void Range::OnCounted(HeldUpdate* update) {
+  now_us_ = update->admitted_at;
+  if (!update->has_rows()) return;
+  AddToStats(table_, update->rank, [](UpdateStats* stats) { ++stats->arrived; });
+  update->read = pull_times_.Take(*update);
+}
+
+void Range::Drop(const HeldUpdate& update) {
+  if (update.has_rows()) Count(update, update.samples, kFateDropped);
+  ForgetRead(update);
+}
+
+// Notes the rows that are gone for the workers that keep them.
+void Range::OnVersion(int64_t /*ticks*/) {
+  LimitedRows* const limits = store_.limits();
+  if (limits == nullptr) return;
+  const int64_t version = progress().version;
+  limits->Advance(version);
+  if (subscriptions_ == nullptr) return;
+  subscriptions_->OnChanged(limits->TakeEvicted());
+  subscriptions_->OnVersion(version, [limits](uint64_t key) { return limits->PresentUntil(key); });
 }
 
 OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished) {
@@ -418,7 +333,7 @@ std::string NearlyFullText(const std::vector<Range*>& ranges, const MemoryBudget
 
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
                        bool with_slots) {
-  if (progress_.version != 0 || progress_.Admitted() != 0) return false;
+  if (progress().version != 0 || progress().Admitted() != 0) return false;
   const size_t dim = static_cast<size_t>(store_.dim());
   const size_t slots = with_slots ? static_cast<size_t>(store_.slots_per_row()) : 0;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -430,12 +345,9 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   return true;
 }
 
-// The next push sets the incarnation. The new process repeats the reads of steps that this range
-// lacks. With the numbers of the old reads, a policy would treat the new gradients as late.
 void Range::ForgetWorker(int rank) {
-  progress_.workers[static_cast<size_t>(rank)].incarnation = 0;
+  order_.ForgetWorker(rank);
   pull_times_.Forget(rank);
-  if (pull_sequence_ != nullptr) pull_sequence_->Forget(rank);
   if (pulled_row_snapshots_ != nullptr) {
     pulled_row_snapshots_->Forget(rank, std::numeric_limits<int64_t>::max());
   }
@@ -445,8 +357,7 @@ void Range::ForgetWorker(int rank) {
 
 // Staleness is counted first, because the push itself counts as an update of its rows. The read is
 // forgotten last, because counting and compensation look at it.
-void Range::ApplyAtOnce(const HeldUpdate& update) {
-  const policies::Transform transform = table_->policy->OnApply(progress_, update);
+void Range::Apply(const HeldUpdate& update, const policies::Transform& transform) {
   const bool drop = table_->plan->frozen || transform.factor == 0.0f;
   if (!table_->plan->frozen && update.samples > 0) ++steps_.stamp;
   if (update.keys.empty()) return;
@@ -476,15 +387,15 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   // update will come from it.
   const bool awaited = !HasAdmitted(*this, rank, step);
   if (pulled_row_snapshots_ != nullptr) {
-    pulled_row_snapshots_->Keep(rank, step, progress_.version, keys, rows);
+    pulled_row_snapshots_->Keep(rank, step, progress().version, keys, rows);
     Report();
   }
   if (!awaited) return;
-  if (pull_sequence_ != nullptr) pull_sequence_->OnRead(rank, step);
+  order_.OnRead(rank, step);
   std::vector<uint32_t>& numbers = scratch_->rows;
   numbers.resize(pull_times_.by_row() ? keys.size() : 0);
   if (pull_times_.by_row()) store_.Find(keys, absl::MakeSpan(numbers));
-  pull_times_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
+  pull_times_.OnRead(rank, step, progress().version, absl::ToUnixMicros(now),
                      pull_times_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
 }
 
@@ -495,98 +406,28 @@ void Range::ForgetRead(const HeldUpdate& update) {
   pulled_row_snapshots_->Forget(update.rank, update.step);
 }
 
-void Range::Hold(HeldUpdate update) {
-  // With batches there is one group, for all updates. Otherwise each step has a group. The steps of
-  // a worker come in order, so the group is at most one past the last open one, unless the worker
-  // has skipped steps.
-  const int64_t index = properties_.batch > 0 ? 0 : update.step - progress_.version;
-  TANDEM_CHECK(index >= 0);
-  while (static_cast<int64_t>(open_.size()) <= index) {
-    HeldStep& added = open_.Add();
-    added.step = progress_.version + static_cast<int64_t>(open_.size()) - 1;
-  }
-  HeldStep& group = open_[static_cast<size_t>(index)];
-  group.samples += update.samples;
-  group.skipped |= update.skipped;
-  if (update.samples > 0 || (update.skipped && properties_.batch > 0)) ++group.contributions;
-  if (update.keys.empty()) return;
+bool Range::Keeps(const HeldUpdate& update) {
+  if (!update.has_rows()) return false;
   if (table_->plan->frozen) {  // the update counts for its step, but no row will change
     ForgetRead(update);
-    return Count(update, update.samples, kFateDropped);
+    Count(update, update.samples, kFateDropped);
+    return false;
   }
   held_bytes_ += update.Bytes();
-  group.updates.push_back(std::move(update));
+  return true;
 }
 
-// Moves the version as far as the policy says. Closing a group changes what is buffered, so the
-// policy is asked again. `applied` is set last, because it follows from the version and from the
-// groups that are still open.
-void Range::Tick(int64_t steps) {
-  const policies::UpdatePolicy& policy = *table_->policy;
-  for (;;) {
-    const policies::Buffered buffered = {static_cast<int64_t>(open_.size()),
-                                         open_.empty() ? 0 : open_.front().contributions};
-    const int64_t ticks = policy.Ticks(progress_, buffered, steps);
-    if (ticks == 0) break;
-    steps = 0;
-    if (!properties_.holds) {
-      return MoveVersion(ticks, &progress_, &store_, subscriptions_.get());
-    }
-    CloseGroups(ticks);
-  }
-  ShowApplied();
-}
-
-// Sets `applied`, the steps of each worker whose updates readers see. Updates in an open batch are
-// not visible yet; while a batch is open the numbers stay as they are.
-void Range::ShowApplied() {
-  if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
-  clocks_.ShowApplied();
-  // No worker has data and nothing is held, so no read is in flight. Some reads may have had no
-  // push. Numbering restarts, so that read numbers and batches agree again.
-  if (pull_sequence_ != nullptr && progress_.Live() == 0) {
-    pull_sequence_->Restart(progress_.version * properties_.batch);
-  }
-}
-
-// Each tick folds before the version moves: an update is as stale as the version at which the rows
-// change. A closed group joins the delayed ones first, because a delay of 0 applies it at once. The
-// updates of a step are sorted by rank once, here, because keeping the order at each arrival would
-// move half of the other updates.
-void Range::CloseGroups(int64_t ticks) {
-  for (; ticks > 0; --ticks) {
-    if (open_.empty()) {  // the closed steps have no contributions
-      last_closed_samples_ = 0;
-      return MoveVersion(ticks, &progress_, &store_, subscriptions_.get());
-    }
-    // A step that all workers with data have skipped does not look like the end of their data.
-    last_closed_samples_ = std::max<uint64_t>(open_.front().samples, open_.front().skipped ? 1 : 0);
-    if (properties_.batch == 0) open_.front().SortByRank();
-    delayed_.Take(&open_);
-    while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
-      ApplyFold(delayed_.front());
-      delayed_.DropFront();
-    }
-    MoveVersion(1, &progress_, &store_, subscriptions_.get());
-  }
-}
-
-// An open batch is closed first: it is the newest, and joins the queue at its end.
 void Range::FinishDelayed() {
-  if (properties_.batch > 0) {
-    if (!open_.empty()) CloseGroups(1);
-    ShowApplied();
-  }
-  for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
+  order_.FinishDelayed(this);
   Report();
 }
 
-// All updates are counted before the fold and forgotten after it, for the reasons of ApplyAtOnce.
-void Range::ApplyFold(const HeldStep& step) {
+// All updates are counted before the fold and forgotten after it, for the reasons of Apply.
+void Range::Fold(const HeldStep& step) {
   const bool drop = table_->plan->frozen || step.samples == 0;
   for (const HeldUpdate& update : step.updates) {
     held_bytes_ -= update.Bytes();
-    const bool nothing = drop || table_->policy->OnApply(progress_, update).factor == 0.0f;
+    const bool nothing = drop || order_.TransformOf(update).factor == 0.0f;
     Count(update, step.samples, nothing ? kFateDropped : kFateMerged);
   }
   if (!drop) ++steps_.stamp;
@@ -599,7 +440,7 @@ void Range::FoldInto(const HeldStep& step) {
   const float factor = optim::FoldFactor(static_cast<double>(step.samples));
   if (step.updates.size() == 1) {  // nothing to add up
     const HeldUpdate& only = step.updates.front();
-    const policies::Transform transform = table_->policy->OnApply(progress_, only);
+    const policies::Transform transform = order_.TransformOf(only);
     if (transform.factor == 0.0f) return;
     Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
                      steps_.taken(), &pull_times_, &store_, scratch_),
@@ -649,7 +490,7 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
     store_.BeforeChange(keys, s.rows_squared);
     mean_squares_->Reserve(static_cast<size_t>(store_.size()));
   }
-  const float decay = static_cast<float>(properties_.mean_square_decay);
+  const float decay = static_cast<float>(order_.properties().mean_square_decay);
   float of_sums = compensation / n;
   for (size_t i = 0; i < values.size(); ++i) {
     if (mean_squares_ != nullptr) {
@@ -676,7 +517,7 @@ void Range::FoldUnion(const HeldStep& step) {
   const size_t dim = static_cast<size_t>(store_.dim());
   s.sums.resize(total * dim);
   for (const HeldUpdate& u : step.updates) {
-    const policies::Transform transform = table_->policy->OnApply(progress_, u);
+    const policies::Transform transform = order_.TransformOf(u);
     if (transform.factor == 0.0f) continue;
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
     AddToUnion(u, values, dim, store_.limits() != nullptr, scratch_);
@@ -703,14 +544,14 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
      : fate == kFateMerged ? stats->merged
                            : stats->dropped) += 1;
     stats->clock_gap.Add(update.clock_gap);
-    if (counts) stats->version_staleness.Add(progress_.version - update.version_read);
+    if (counts) stats->version_staleness.Add(progress().version - update.version_read);
     if (timed) stats->age.Add(record.age);
     stats->row_staleness.Merge(rows);
   });
   if (!table_->record) return;
   record.step = update.step;
   record.version_read = update.version_read;
-  record.version_applied = progress_.version;
+  record.version_applied = progress().version;
   record.samples = update.samples;
   record.range = id_;
   record.table = table_->plan->id;
@@ -726,9 +567,7 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
 
 // ---- copies -----------------------------------------------------------------------------------
 
-// Encodes only the step times of the paces: the time of the last push is of this owner's clock and
-// means nothing to another one. A checkpoint has an empty PulledRowSnapshots, because a resumed run
-// pulls its rows again.
+// A checkpoint has an empty PulledRowSnapshots, because a resumed run pulls its rows again.
 RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   RangeCopy copy;
   copy.head.table = table_->plan->name;
@@ -739,19 +578,15 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.end = end_;
   copy.head.stamp = steps_.stamp;
   copy.head.step_base = steps_.base;
-  copy.head.progress = progress_;
+  copy.head.progress = progress();
   copy.head.progress.clocks = nullptr;  // owned by the range, and keep changing
   copy.head.limited = store_.limits() != nullptr;
   copy.salt = table_->plan->salt;
-  copy.last_samples = last_closed_samples_;
-  copy.open = open_;
-  copy.delayed = delayed_;
-  copy.in_batches = properties_.batch > 0;
-  if (pull_sequence_ != nullptr) pull_sequence_->Encode(&copy.memory_before);
-  for (const policies::WorkerPace& pace : progress_.paces) {
-    copy.memory_before.append(reinterpret_cast<const char*>(&pace.step_time),
-                              sizeof pace.step_time);
-  }
+  copy.last_samples = last_closed_samples();
+  copy.open = order_.open();
+  copy.delayed = order_.delayed();
+  copy.in_batches = order_.properties().batch > 0;
+  order_.EncodeMemory(&copy.memory_before);
   if (pulled_row_snapshots_ != nullptr) {
     const PulledRowSnapshots none(store_.dim(), table_->workers, table_->reads);
     copy.memory_after = (for_move ? *pulled_row_snapshots_ : none).Encode();
@@ -775,21 +610,7 @@ std::string Range::Encode(uint64_t* left_out) const {
 }
 
 absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
-  const size_t of_numbers = pull_sequence_ == nullptr ? 0 : pull_sequence_->EncodedBytes();
-  const size_t of_times = progress_.paces.size() * sizeof(int64_t);
-  if (bytes.size() < of_numbers + of_times) {
-    return absl::DataLossError(absl::StrCat("range ", id_, ": the memory of its policy has ",
-                                            bytes.size(), " bytes, expected at least ",
-                                            of_numbers + of_times));
-  }
-  if (pull_sequence_ != nullptr) pull_sequence_->Decode(bytes.substr(0, of_numbers));
-  bytes.remove_prefix(of_numbers);
-  for (policies::WorkerPace& pace : progress_.paces) {
-    pace = {};
-    bytes.copy(reinterpret_cast<char*>(&pace.step_time), sizeof pace.step_time);
-    pace.step_time = std::clamp<int64_t>(pace.step_time, 0, kLongestStep);
-    bytes.remove_prefix(sizeof pace.step_time);
-  }
+  TANDEM_RETURN_IF_ERROR(Named(order_.DecodeMemory(&bytes)));
   if (mean_squares_ != nullptr) {
     const absl::Status decoded = mean_squares_->Decode(begin_, end_, &store_, &bytes);
     if (absl::IsResourceExhausted(decoded)) return NoMemoryFor(*this, decoded);
@@ -804,50 +625,17 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
       absl::StrCat("range ", id_, ": ", bytes.size(), " bytes too many after its held updates"));
 }
 
-// Checks what Admit relies on: numbers in bounds and, in lockstep, no worker behind the version,
-// since its next step would belong to a group that is closed.
-absl::Status Range::CheckProgress(const policies::RangeProgress& progress) const {
-  bool good = progress.version >= 0 && progress.version <= kMaxSteps * table_->workers;
-  for (const policies::WorkerProgress& worker : progress.workers) {
-    good = good && worker.admitted >= 0 && worker.admitted <= kMaxSteps && worker.applied >= 0 &&
-           worker.applied <= worker.admitted;
-    if (properties_.lockstep) good = good && worker.admitted >= progress.version;
-  }
-  if (good) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      "range ", id_, ": the steps of its workers do not fit version ", progress.version));
+// The error of a move, which says of which range it is.
+absl::Status Range::Named(const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("range ", id_, ": ", status.message()));
 }
 
-absl::Status Range::CheckHeld() const {
-  bool good = properties_.holds || (open_.empty() && delayed_.empty());
-  int64_t next = progress_.version;
-  for (size_t i = 0; i < open_.size(); ++i) good = good && open_[i].step == next++;
-  for (const auto* steps : {&open_, &delayed_}) {
-    for (size_t i = 0; i < steps->size(); ++i) {
-      for (const HeldUpdate& update : (*steps)[i].updates) {
-        // The run that wrote the checkpoint may have had any number of workers.
-        const bool saved = update.version_read == kReadByAnotherRun;
-        good = good && update.rank >= 0 && (saved || update.rank < table_->workers) &&
-               (saved || update.version_read >= 0) &&
-               update.version_read <= NewestRead(*table_, progress_, update);
-      }
-    }
-  }
-  if (good) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("range ", id_, ": held updates do not fit version ", progress_.version));
-}
-
-// Progress is checked before it is taken over, and CheckHeld compares the held updates with it
+// The progress is checked before it is taken over, and the held updates are compared with it
 // afterwards. The paces are a part of the policy's memory, so they come from DecodeMemory.
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   if (store_.limits() != nullptr) store_.limits()->StartAt(image.progress.version);
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
-  if (image.progress.workers.size() != progress_.workers.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("range ", id_, ": progress of ", image.progress.workers.size(),
-                     " workers, expected ", progress_.workers.size()));
-  }
   uint64_t numbers[2] = {};
   if (image.held.size() < sizeof numbers) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": the held updates have ",
@@ -860,23 +648,21 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of ", numbers[1],
                                             " bytes, but only ", rest.size(), " bytes follow"));
   }
-  TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
-  steps_.Continue(image);
-  progress_.version = image.progress.version;
-  progress_.workers = image.progress.workers;
-  clocks_.Reset();
-  last_closed_samples_ = numbers[0];
+  HeldQueue open, delayed;
   bool in_batches = false;
   TANDEM_RETURN_IF_ERROR(
-      DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open_, &delayed_, &in_batches));
-  if (in_batches != (properties_.batch > 0)) {
+      DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open, &delayed, &in_batches));
+  if (in_batches != (order_.properties().batch > 0)) {
     return absl::DataLossError(
         absl::StrCat("range ", id_, ": its held updates are of another policy"));
   }
+  TANDEM_RETURN_IF_ERROR(
+      Named(order_.Restore(image.progress, std::move(open), std::move(delayed), numbers[0])));
+  steps_.Continue(image);
   TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1]), /*same_range=*/true));
-  TANDEM_RETURN_IF_ERROR(CheckHeld());
+  TANDEM_RETURN_IF_ERROR(Named(order_.CheckHeld()));
   held_bytes_ = 0;
-  for (const auto* steps : {&open_, &delayed_}) {
+  for (const auto* steps : {&order_.open(), &order_.delayed()}) {
     for (size_t i = 0; i < steps->size(); ++i) {
       for (const HeldUpdate& update : (*steps)[i].updates) held_bytes_ += update.Bytes();
     }

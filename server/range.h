@@ -1,5 +1,6 @@
-// One key range on its shard: its rows, its progress, and the updates that its policy holds. A
-// range admits each push exactly once, then folds, applies and measures it.
+// One key range on its shard: its rows, and the order of its updates
+// (policies/order/update_order.h), whose sink it is. A range admits each push exactly once, applies
+// or folds it, and measures it.
 //
 // Thread safety: none needed; a range belongs to one shard thread.
 #ifndef TANDEM_SERVER_RANGE_H_
@@ -15,13 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "job/job.h"
-#include "policies/clocks.h"
+#include "policies/order/update_order.h"
 #include "policies/policy.h"
 #include "server/held_updates.h"
 #include "server/mean_squares.h"
 #include "server/measure.h"
 #include "server/memory_budget.h"
-#include "server/pull_sequence.h"
+#include "server/order_file.h"
 #include "server/pull_times.h"
 #include "server/pulled_row_snapshots.h"
 #include "server/range_copy.h"
@@ -30,7 +31,6 @@
 #include "server/range_totals.h"
 #include "server/row_writes.h"
 #include "server/subscriptions.h"
-#include "server/update_order.h"
 #include "server/update_record.h"
 
 namespace tandem::server {
@@ -104,8 +104,7 @@ struct FoldScratch {
 inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
 // Decodes the steps that the range of a checkpoint holds back, and after them its open batch if it
 // has one. The values are in memory from `source`.
-absl::Status CheckpointQueueFixture(const RangeImage& image, BufferSource& source,
-                                    HeldQueue* delayed);
+absl::Status DecodeQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
 
 // The steps of the optimizer in a range: one for each step, batch or single update that had
 // samples, even if it had no rows in the range or the policy gave it the factor 0 there. So ranges
@@ -125,13 +124,7 @@ struct OptimizerSteps {
 
 class Range {
  public:
-  enum class Admission {
-    kAdmitted,   // the range now holds the update, or has applied or dropped it
-    kLate,       // admitted, but the policy dropped it because it came too late
-    kDuplicate,  // was admitted before
-    kEarly,      // an earlier step of this worker, or of others, has not come yet; nothing changed
-    kRefused,    // violates the protocol
-  };
+  using Admission = policies::Admission;
 
   // `totals`: those of the shard, which the range keeps up to date; null: none.
   Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch,
@@ -189,7 +182,7 @@ class Range {
   uint64_t begin() const { return begin_; }
   uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
-  const policies::RangeProgress& progress() const { return progress_; }
+  const policies::RangeProgress& progress() const { return order_.progress(); }
   RowWrites* writes() { return writes_.get(); }  // null unless the table has kind KEY_VALUE
   // Null unless the policy lets workers keep rows (ESSP).
   Subscriptions* subscriptions() { return subscriptions_.get(); }
@@ -199,18 +192,23 @@ class Range {
   size_t held_bytes() const {
     return held_bytes_ + (pulled_row_snapshots_ == nullptr ? 0 : pulled_row_snapshots_->bytes());
   }
-  uint64_t last_closed_samples() const { return last_closed_samples_; }
+  uint64_t last_closed_samples() const { return order_.last_closed_samples(); }
 
  private:
-  absl::Status CheckProgress(const policies::RangeProgress& progress) const;
-  absl::Status CheckHeld() const;
+  using Order = policies::UpdateOrder<HeldUpdate>;
+  friend Order;
+
+  // The sink of the order.
+  void OnAdmit(const HeldUpdate& update, int64_t first, bool finished);
+  void OnCounted(HeldUpdate* update);
+  void Apply(const HeldUpdate& update, const policies::Transform& transform);
+  bool Keeps(const HeldUpdate& update);
+  void Drop(const HeldUpdate& update);
+  void Fold(const HeldStep& step);
+  void OnVersion(int64_t ticks);
+
   absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
-  void Hold(HeldUpdate update);
-  void ApplyAtOnce(const HeldUpdate& update);
-  void Tick(int64_t steps);
-  void CloseGroups(int64_t ticks);
-  void ShowApplied();
-  void ApplyFold(const HeldStep& step);
+  absl::Status Named(const absl::Status& status) const;
   void FoldInto(const HeldStep& step);
   void FoldUnion(const HeldStep& step);
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
@@ -226,24 +224,16 @@ class Range {
   const uint64_t begin_, end_;
   TableContext* const table_;
   FoldScratch* const scratch_;
-  const policies::Properties properties_;  // the policy's
   RangeStore store_;
-  policies::RangeProgress progress_;
-  policies::Clocks clocks_;  // of progress_
-  HeldQueue open_;     // groups that ticks progress_.version, progress_.version + 1, ... will close
-  HeldQueue delayed_;  // closed, not yet applied
-  absl::optional<size_t> loaded_steps_;  // delayed steps of the loaded files; nullopt: none loaded
-  bool resumed_ = false;                 // ResumeCheckpoint has taken over a file
+  Order order_;
   size_t held_bytes_ = 0;
   PullTimes pull_times_;
   int64_t now_us_ = 0;  // time of the last admission
   // Each of these pointers is null unless the policy asks for the object.
   std::unique_ptr<PulledRowSnapshots> pulled_row_snapshots_;
-  std::unique_ptr<PullSequence> pull_sequence_;
   std::unique_ptr<MeanSquares> mean_squares_;
   std::unique_ptr<RowWrites> writes_;
   std::unique_ptr<Subscriptions> subscriptions_;
-  uint64_t last_closed_samples_ = 0;
   OptimizerSteps steps_;
   RangeTotals::Part part_;  // of this range
 };

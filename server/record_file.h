@@ -1,4 +1,4 @@
-// A file of fixed-size records. Its head names their layout (update_record.h, update_order.h).
+// A file of fixed-size records. Its head names their layout (update_record.h, order_file.h).
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_RECORD_FILE_H_

@@ -1,4 +1,4 @@
-// Repeats a recorded run (update_order.h): makes the ranges of a shard admit pushes and answer
+// Repeats a recorded run (order_file.h): makes the ranges of a shard admit pushes and answer
 // reads in the recorded order. The version of a range numbers its states, and each recorded update
 // names the version that its rows were read at. A run is repeated to the same bits if
 //
@@ -25,7 +25,7 @@
 #include "absl/types/span.h"
 #include "proto/frame.h"
 #include "server/turn_order.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 
 namespace tandem::server {
 

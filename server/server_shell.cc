@@ -37,7 +37,7 @@
 #include "server/server_core.h"
 #include "server/shard_checkpoint.h"
 #include "server/shard_core.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "server/update_record.h"
 #include "transport/peer_map.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "proto/outgoing.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "server/update_record.h"
 
 namespace tandem::server {

@@ -14,7 +14,7 @@ tandem_test(checkpoint_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server
   DEPS tandem::checkpoint LABELS unit)
 tandem_test(segment_file_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/segment_file_test.cc
   DEPS tandem::checkpoint LABELS unit)
-tandem_test(update_order_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/update_order_test.cc
+tandem_test(order_file_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/order_file_test.cc
   DEPS tandem::server LABELS unit)
 tandem_test(record_cut_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server/record_cut_test.cc
   DEPS tandem::server LABELS unit)

@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_compare.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "tests/integration/kill_and_resume.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"

@@ -161,7 +161,7 @@ void CheckpointCheck::CheckHeldBack(const Files& files) {
   std::map<std::string, size_t> steps;  // by table
   for (const auto& [file, image] : files) {
     server::HeldQueue queue;
-    const absl::Status read = server::CheckpointQueueFixture(image, context_.buffers, &queue);
+    const absl::Status read = server::DecodeQueue(image, context_.buffers, &queue);
     if (!read.ok()) context_.Fail(absl::StrCat(file, ": ", read.ToString()));
     if (PolicyOf(image.table).batch > 0) continue;
     const size_t first = steps.emplace(image.table, queue.size()).first->second;

@@ -167,7 +167,7 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, const RangeM
       from->other_ranges |= first != last || map.range(first).begin != image.begin ||
                             map.range(first).end != image.end;
       server::HeldQueue queue;
-      TANDEM_RETURN_IF_ERROR(server::CheckpointQueueFixture(image, buffers, &queue));
+      TANDEM_RETURN_IF_ERROR(server::DecodeQueue(image, buffers, &queue));
       const auto delay = plan_.groups[table.group].properties.delay;
       from->delayed_finished |=
           static_cast<int64_t>(queue.size()) < std::min<int64_t>(delay, image.progress.version);

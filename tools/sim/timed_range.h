@@ -1,6 +1,6 @@
-// A key range in a simulation of times only: server::Range for steps without rows. It admits,
-// holds, closes and counts updates as a range does, with the same policy object, but keeps no row,
-// key or gradient.
+// A key range in a simulation of times only: the order of updates of server::Range
+// (policies/order/update_order.h) without rows. It counts what becomes of updates, and measures
+// their staleness.
 //
 // tests/sim/timing_test.cc compares every policy with the ranges of a simulated cluster, update
 // by update.
@@ -10,11 +10,10 @@
 #define TANDEM_TOOLS_SIM_TIMED_RANGE_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <vector>
 
-#include "policies/clocks.h"
+#include "policies/order/update_order.h"
 #include "policies/policy.h"
 #include "server/measure.h"
 #include "server/update_record.h"
@@ -27,7 +26,6 @@ struct TimedRead {
   int64_t min_clock = 0;
   uint64_t closed_samples = 0;  // of the step that was closed last
   int64_t at_us = 0;            // time of the reply
-  int64_t number = -1;          // of the pull, if the policy counts pulls
 };
 
 struct TimedUpdate : policies::Update {
@@ -35,6 +33,7 @@ struct TimedUpdate : policies::Update {
   bool finished = false;  // the worker has no more data
   TimedRead read;
   int32_t clock_gap = 0, in_flight = 0;
+  bool has_rows() const { return samples > 0; }
 };
 
 // The result of an update of the range, for observers.
@@ -61,8 +60,10 @@ class TimedRange {
     std::vector<WorkerStats> workers;  // by rank
   };
 
-  // The policy must outlive this. `lockstep`: of the job. `observer` may be null.
-  TimedRange(const policies::UpdatePolicy& policy, int workers, bool lockstep, Observer observer);
+  // The policy must outlive this. `reads`: reads of each worker whose updates may still be on their
+  // way. `lockstep`: of the job. `observer` may be null.
+  TimedRange(const policies::UpdatePolicy& policy, int workers, int reads, bool lockstep,
+             Observer observer);
 
   bool MayServe(int rank, int64_t step, int depth) const;
   TimedRead Read(int64_t now_us, int rank, int64_t step);
@@ -70,39 +71,31 @@ class TimedRange {
   // late and were dropped.
   bool Admit(int64_t now_us, TimedUpdate update);
   // No more updates will come: applies the updates that are held back.
-  void FinishDelayed();
+  void FinishDelayed() { order_.FinishDelayed(this); }
 
-  policies::Front front() const { return policies::FrontOf(progress_, properties_); }
-  const policies::RangeProgress& progress() const { return progress_; }
-  const policies::Properties& properties() const { return properties_; }
+  policies::Front front() const { return policies::FrontOf(progress(), properties()); }
+  const policies::RangeProgress& progress() const { return order_.progress(); }
+  const policies::Properties& properties() const { return order_.properties(); }
   const Stats& stats() const { return stats_; }
 
  private:
-  struct Group {
-    std::vector<TimedUpdate> updates;
-    int64_t contributions = 0;
-    uint64_t samples = 0;
-  };
+  using Order = policies::UpdateOrder<TimedUpdate>;
+  friend Order;
 
-  void Hold(const TimedUpdate& update);
-  void Tick(int64_t steps);
-  void CloseGroups(int64_t ticks);
-  void ApplyFold(const Group& group);
-  void ShowApplied();
+  // The sink of the order.
+  void OnAdmit(const TimedUpdate& /*update*/, int64_t /*first*/, bool /*finished*/) {}
+  void OnCounted(TimedUpdate* update);
+  void Apply(const TimedUpdate& update, const policies::Transform& transform);
+  bool Keeps(const TimedUpdate& update) { return update.has_rows(); }
+  void Drop(const TimedUpdate& update);
+  void Fold(const policies::HeldGroup<TimedUpdate>& group);
+  void OnVersion(int64_t /*ticks*/) {}
+
   void Count(const TimedUpdate& update, server::UpdateFate fate);
-  Group NewGroup();
 
-  const policies::UpdatePolicy& policy_;
-  const policies::Properties properties_;
-  const bool lockstep_;
+  Order order_;
   const Observer observer_;
-  policies::RangeProgress progress_;
-  policies::Clocks clocks_;
-  std::deque<Group> open_, delayed_;
-  std::vector<Group> spare_;  // closed groups, whose memory is reused
-  int64_t next_read_ = 0;
   int64_t now_us_ = 0;
-  uint64_t last_closed_samples_ = 0;
   Stats stats_;
 };
 

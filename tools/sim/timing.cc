@@ -83,8 +83,9 @@ absl::Status Timing::Init() {
     if (options_.on_update) {
       observer = [this, id = config.id](const TimedFate& fate) { options_.on_update(id, fate); };
     }
-    group.range = std::make_unique<TimedRange>(*group.policy, plan_.workers(), plan_.lockstep,
-                                               std::move(observer));
+    const int reads = 1 + depth_ + plan_.job.train().max_inflight_pushes();
+    group.range = std::make_unique<TimedRange>(*group.policy, plan_.workers(), reads,
+                                               plan_.lockstep, std::move(observer));
     group.front = group.range->front();
     group.told.resize(workers);
     group.waiting_of.resize(workers);

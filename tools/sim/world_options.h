@@ -15,7 +15,7 @@
 #include "absl/types/optional.h"
 #include "proto/wire.pb.h"
 #include "scheduler/scheduler_core.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "tools/sim/checkpoint_files.h"
 #include "tools/sim/ledger.h"
 #include "tools/sim/network.h"

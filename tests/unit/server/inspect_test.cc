@@ -15,7 +15,7 @@
 #include "server/checkpoint_directory.h"
 #include "server/range.h"
 #include "server/segment_file.h"
-#include "server/update_order.h"
+#include "server/order_file.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
 

@@ -445,8 +445,8 @@ TEST_F(RangeTest, RowsThatADeadProcessHasReadAreForgotten) {
 // tokens and batches count together again.
 TEST_F(RangeTest, TokensStartAnewWhenNobodyHasData) {
   const auto gba = Gba(3);
-  Use(*gba);
   table_.lockstep = true;  // a push of nothing says that a worker has no data
+  Use(*gba);
   for (int rank = 0; rank < 4; ++rank) Read(rank, 0);
   Give(0, 0, 3, 1);
   for (int rank = 1; rank < 4; ++rank) Give(rank, 0, 0, 0, /*rows=*/false);

@@ -1,11 +1,11 @@
-#include "server/pull_sequence.h"
+#include "policies/order/pull_sequence.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
-namespace tandem::server {
+namespace tandem::policies {
 
 PullSequence::PullSequence(int workers, int reads)
     : reads_(static_cast<size_t>(reads)), places_(static_cast<size_t>(workers) * reads_) {}
@@ -62,4 +62,4 @@ void PullSequence::Decode(absl::string_view bytes) {
                                               [](const Read& read) { return read.step >= 0; }));
 }
 
-}  // namespace tandem::server
+}  // namespace tandem::policies

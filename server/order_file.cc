@@ -1,4 +1,4 @@
-#include "server/update_order.h"
+#include "server/order_file.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -6,8 +6,8 @@
 // Fixed layout, little-endian: an OrderFileHead, then entries. The entries of one range are in the
 // order of admission. A run that resumes from a checkpoint (--resume) appends to its files, but
 // such files together are not the order of one run.
-#ifndef TANDEM_SERVER_UPDATE_ORDER_H_
-#define TANDEM_SERVER_UPDATE_ORDER_H_
+#ifndef TANDEM_SERVER_ORDER_FILE_H_
+#define TANDEM_SERVER_ORDER_FILE_H_
 
 #include <cstdint>
 #include <cstring>
@@ -65,4 +65,4 @@ absl::Status CheckWholeOrder(const std::string& folder, int workers,
 
 }  // namespace tandem::server
 
-#endif  // TANDEM_SERVER_UPDATE_ORDER_H_
+#endif  // TANDEM_SERVER_ORDER_FILE_H_

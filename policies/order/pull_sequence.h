@@ -3,8 +3,8 @@
 // number.
 //
 // Thread safety: none needed; belongs to a range.
-#ifndef TANDEM_SERVER_PULL_SEQUENCE_H_
-#define TANDEM_SERVER_PULL_SEQUENCE_H_
+#ifndef TANDEM_POLICIES_ORDER_PULL_SEQUENCE_H_
+#define TANDEM_POLICIES_ORDER_PULL_SEQUENCE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace tandem::server {
+namespace tandem::policies {
 
 class PullSequence {
  public:
@@ -49,6 +49,6 @@ class PullSequence {
   int64_t next_ = 0;
 };
 
-}  // namespace tandem::server
+}  // namespace tandem::policies
 
-#endif  // TANDEM_SERVER_PULL_SEQUENCE_H_
+#endif  // TANDEM_POLICIES_ORDER_PULL_SEQUENCE_H_

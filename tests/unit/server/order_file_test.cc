@@ -1,5 +1,5 @@
 // The order of updates as files: whole ones, and those that are not what they should be.
-#include "server/update_order.h"
+#include "server/order_file.h"
 
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ class UpdateOrderTest : public ::testing::Test {
   }
 
   const std::string folder_ =
-      absl::StrCat(fs::temp_directory_path().string(), "/update_order_test-", getpid());
+      absl::StrCat(fs::temp_directory_path().string(), "/order_file_test-", getpid());
 };
 
 OrderEntry Entry(uint32_t range, int worker, int64_t step, int64_t place) {

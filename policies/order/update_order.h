@@ -1,0 +1,392 @@
+// What happens to an update. UpdateOrder is the one machine that admits the pushes of a range,
+// holds them, applies or folds them, and moves the version, all as the range's policy decides. It
+// has no rows, no gradients, no clock and no memory of its own for them: server::Range gives it a
+// store, the simulator measures times with it (tools/sim/timed_range.h), and `tandem plan` a price.
+//
+// It owns the progress of the workers, their clocks, the numbers of reads, the open groups and the
+// delayed ones, and it loads, resumes, checks and encodes all of these.
+//
+// A sink gets what happens, in this order. U is the type of an update; it derives policies::Update
+// and has has_rows(): whether the update has rows in this range.
+//
+//   OnAdmit(u, first, finished)  All checks have passed, and nothing has changed yet: a record of
+//                                the order is written here, and a replica would listen here.
+//   OnCounted(&u)                The progress counts the push. u may still be given numbers.
+//   Apply(u, transform)          The update reaches the optimizer by itself.
+//   Keeps(u) -> bool             The update joins a group, which counts it. True: the group also
+//                                keeps it, until Fold.
+//   Drop(u)                      The policy has dropped the update.
+//   Fold(group)                  The updates of a closed group reach the optimizer as one step. All
+//                                of a step are sorted by rank.
+//   OnVersion(ticks)             The version has moved. Rows changed by an Apply or a Fold before
+//                                this call are those of the old version.
+//
+// Thread safety: none needed; belongs to a range.
+#ifndef TANDEM_POLICIES_ORDER_UPDATE_ORDER_H_
+#define TANDEM_POLICIES_ORDER_UPDATE_ORDER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "policies/clocks.h"
+#include "policies/order/held_groups.h"
+#include "policies/order/pull_sequence.h"
+#include "policies/policy.h"
+
+namespace tandem::policies {
+
+// Update::version_read of an update loaded from a checkpoint of another run. That run has counted
+// the update, so this one does not.
+inline constexpr int64_t kReadByAnotherRun = -1;
+
+enum class Admission {
+  kAdmitted,   // the update is held now, or was applied or dropped
+  kLate,       // admitted, but the policy dropped it because it came too late
+  kDuplicate,  // was admitted before
+  kEarly,      // an earlier step of this worker, or of others, has not come yet; nothing changed
+  kRefused,    // violates the protocol
+};
+
+// The part of UpdateOrder that does not depend on the type of an update.
+class OrderState {
+ public:
+  struct Options {
+    int workers = 0;
+    int reads = 1;          // reads of each worker whose updates may still be on their way
+    bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
+    // Workers read copies of their own, which may have closed steps that are still open here, but
+    // only steps before the update's (REPLICATED tables).
+    bool other_copies = false;
+  };
+
+  // The policy must outlive this.
+  OrderState(const UpdatePolicy& policy, const Options& options);
+  OrderState(const OrderState&) = delete;
+  OrderState& operator=(const OrderState&) = delete;
+
+  const UpdatePolicy& policy() const { return policy_; }
+  const Properties& properties() const { return properties_; }
+  const RangeProgress& progress() const { return progress_; }
+  // The samples of the step that was closed last; 1 if all workers with data have skipped it.
+  uint64_t last_closed_samples() const { return last_closed_samples_; }
+  Transform TransformOf(const Update& update) const { return policy_.OnApply(progress_, update); }
+  bool HasAdmitted(int rank, int64_t step) const {
+    return step < progress_.workers[static_cast<size_t>(rank)].admitted;
+  }
+
+  // Worker `rank` reads for `step`, which it has not pushed.
+  void OnRead(int rank, int64_t step) {
+    if (pulls_ != nullptr) pulls_->OnRead(rank, step);
+  }
+  // The process of worker `rank` has died. The next push sets the incarnation. The new process
+  // repeats the reads of the steps that are not admitted: with the numbers of the old reads, a
+  // policy would treat the new gradients as late.
+  void ForgetWorker(int rank);
+
+  // The numbers of reads and the paces, for a range move or a checkpoint. Paces are only step
+  // times: the time of the last push is of this owner's clock and means nothing to another one.
+  void EncodeMemory(std::string* out) const;
+  // Takes them off the front of `bytes`. DATA_LOSS: they are too short.
+  absl::Status DecodeMemory(absl::string_view* bytes);
+
+ protected:
+  // Checks come first and change nothing but an unset incarnation, so that the caller can keep a
+  // push answered kEarly and try it again. Returns kAdmitted if all have passed.
+  Admission Check(uint64_t incarnation, int64_t first, const Update& update, bool has_rows);
+  // Counts steps [first, update->step] as admitted; returns their number.
+  int64_t Count(int64_t now_us, int64_t first, bool finished, Update* update);
+  // The newest version that a worker can have read for an update.
+  int64_t NewestRead(const Update& update) const;
+  // Takes over the version and the steps of a file. INVALID_ARGUMENT: of another number of workers.
+  // DATA_LOSS: numbers that Admit relies on are out of bounds or, in lockstep, a worker is behind
+  // the version, so that its next step would belong to a group that is closed.
+  absl::Status TakeProgress(const RangeProgress& progress);
+  bool MayBeHeld(const Update& update) const;
+  // Errors of files of one checkpoint that do not fit each other or themselves.
+  absl::Status DoNotFit(absl::string_view what) const;
+  absl::Status OtherProgress() const;
+  static absl::Status OtherFile(size_t delayed, size_t other_delayed);
+  static absl::Status OtherFile(size_t open, size_t delayed, size_t other_open,
+                                size_t other_delayed);
+
+  const UpdatePolicy& policy_;
+  const Properties properties_;
+  const Options options_;
+  RangeProgress progress_;
+  Clocks clocks_;                        // of progress_
+  std::unique_ptr<PullSequence> pulls_;  // null unless the policy counts reads
+  uint64_t last_closed_samples_ = 0;
+};
+
+template <typename U>
+class UpdateOrder final : public OrderState {
+ public:
+  using OrderState::OrderState;
+
+  const HeldGroups<U>& open() const { return open_; }        // by the ticks that will close them
+  const HeldGroups<U>& delayed() const { return delayed_; }  // closed, not yet applied
+
+  // Admits steps [first, update.step] of worker update.rank. Only a push without rows may cover
+  // several steps (first < update.step). `finished`: the worker's clock counts as infinite until
+  // its next push. `now_us` becomes update.admitted_at. After kDuplicate, kEarly and kRefused
+  // nothing has changed.
+  //
+  // The policy sees the push already counted. The version moves last, because the policy decides
+  // from what is held by then.
+  template <typename Sink>
+  Admission Admit(int64_t now_us, uint64_t incarnation, int64_t first, U update, bool finished,
+                  Sink* sink) {
+    Admission admission = Check(incarnation, first, update, update.has_rows());
+    if (admission != Admission::kAdmitted) return admission;
+    // The number of the read goes first, because a record of the order contains it.
+    if (pulls_ != nullptr && (update.samples > 0 || update.skipped)) {
+      const int64_t number = pulls_->Take(update.rank, update.step);
+      if (update.read_number < 0) update.read_number = number;  // else known (TurnOrder)
+    }
+    sink->OnAdmit(update, first, finished);
+    const bool one_step = first == update.step;
+    const int64_t steps = Count(now_us, first, finished, &update);
+    sink->OnCounted(&update);
+    switch (policy_.OnArrival(progress_, update)) {
+      case Arrival::kApply:
+        sink->Apply(update, TransformOf(update));
+        break;
+      case Arrival::kHold:
+        // A push over several steps is empty and contributes to none of them.
+        if (one_step) Hold(std::move(update), sink);
+        break;
+      case Arrival::kDrop:
+        sink->Drop(update);
+        if (update.samples > 0) admission = Admission::kLate;
+        break;
+    }
+    if (!properties_.holds) clocks_.ShowApplied();
+    Tick(steps, sink);
+    return admission;
+  }
+
+  // Applies all held updates before the last evaluation: the queue of a fixed delay, in order, and
+  // an open batch, which no further update will join. The batch is closed first: it is the newest,
+  // and joins the queue at its end.
+  template <typename Sink>
+  void FinishDelayed(Sink* sink) {
+    if (properties_.batch > 0) {
+      if (!open_.empty()) CloseGroups(1, sink);
+      ShowApplied();
+    }
+    for (; !delayed_.empty(); delayed_.DropFront()) sink->Fold(delayed_.front());
+  }
+
+  // ---- files ----
+
+  // Loads the groups that a checkpoint of another run held: `saved`, of which the last `batches`
+  // are open batches. Call once for each file before any step of this run, then FoldDue.
+  // `cut(update)` is the part of an update that belongs here.
+  //
+  // The files of a table have the same delayed steps, so each file adds to the steps of the first.
+  // The open batch of each file stays a batch of its own: its mean is over other samples.
+  template <typename Cut>
+  absl::Status Load(const HeldGroups<U>& saved, size_t batches, const Cut& cut) {
+    const size_t steps = saved.size() - batches;
+    const bool first = !loaded_steps_.has_value();
+    if (!first && steps != *loaded_steps_) return OtherFile(steps, *loaded_steps_);
+    loaded_steps_ = steps;
+    for (size_t i = 0; i < saved.size(); ++i) {
+      HeldGroup<U>& group = first || i >= steps ? delayed_.Add() : delayed_[i];
+      group.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
+      group.samples = saved[i].samples;
+      for (const U& update : saved[i].updates) {
+        U part = cut(update);
+        if (!part.has_rows()) continue;
+        part.step = group.step;
+        part.version_read = kReadByAnotherRun;
+        part.read_number = -1;
+        if (i < steps) {
+          group.Insert(std::move(part));
+        } else {
+          group.updates.push_back(std::move(part));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+  // Folds the delayed groups beyond the delay, in order. After Load: the queue continues, so the
+  // first step that closes here applies the oldest step of the queue.
+  template <typename Sink>
+  void FoldDue(Sink* sink) {
+    while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
+      sink->Fold(delayed_.front());
+      delayed_.DropFront();
+    }
+  }
+
+  // Resumes from a file of this very run: its progress and the numbers of its workers, unchanged.
+  // Call once for each file, before any step, then ResumeHeld.
+  absl::Status ResumeProgress(RangeProgress progress) {
+    // The first push of each worker will set its new incarnation.
+    for (WorkerProgress& worker : progress.workers) worker.incarnation = 0;
+    if (resumed_ && progress != progress_) return OtherProgress();
+    return TakeProgress(progress);
+  }
+  // Adds what a file held. The files may cut the table into other ranges than this run: parts of
+  // one update are joined by `join(part, &whole)`, so that the update counts once. `last_samples`:
+  // that of the range that wrote the file.
+  template <typename Cut, typename Join>
+  absl::Status ResumeHeld(const HeldGroups<U>& open, const HeldGroups<U>& delayed,
+                          uint64_t last_samples, const Cut& cut, const Join& join) {
+    if (resumed_ && (open.size() != open_.size() || delayed.size() != delayed_.size())) {
+      return OtherFile(open.size(), delayed.size(), open_.size(), delayed_.size());
+    }
+    last_closed_samples_ = last_samples;
+    AddGroups(open, cut, join, &open_);
+    AddGroups(delayed, cut, join, &delayed_);
+    return absl::OkStatus();
+  }
+  // The file is taken over. DATA_LOSS: the held updates do not fit the progress.
+  absl::Status FinishResume() {
+    resumed_ = true;
+    return CheckHeld();
+  }
+  bool resumed() const { return resumed_; }
+
+  // Takes over all of a range that was encoded whole.
+  absl::Status Restore(const RangeProgress& progress, HeldGroups<U> open, HeldGroups<U> delayed,
+                       uint64_t last_samples) {
+    TANDEM_RETURN_IF_ERROR(TakeProgress(progress));
+    last_closed_samples_ = last_samples;
+    open_ = std::move(open);
+    delayed_ = std::move(delayed);
+    return absl::OkStatus();
+  }
+  absl::Status CheckHeld() const {
+    bool good = properties_.holds || (open_.empty() && delayed_.empty());
+    int64_t next = progress_.version;
+    for (size_t i = 0; i < open_.size(); ++i) good = good && open_[i].step == next++;
+    for (const auto* groups : {&open_, &delayed_}) {
+      for (size_t i = 0; i < groups->size(); ++i) {
+        for (const U& update : (*groups)[i].updates) good = good && MayBeHeld(update);
+      }
+    }
+    return good ? absl::OkStatus() : DoNotFit("held updates");
+  }
+
+ private:
+  template <typename Sink>
+  void Hold(U update, Sink* sink) {
+    // The steps of a worker come in order, so the group is at most one past the last open one,
+    // unless the worker has skipped steps.
+    const int64_t index = properties_.batch > 0 ? 0 : update.step - progress_.version;
+    TANDEM_CHECK(index >= 0);
+    while (static_cast<int64_t>(open_.size()) <= index) {
+      HeldGroup<U>& added = open_.Add();
+      added.step = progress_.version + static_cast<int64_t>(open_.size()) - 1;
+    }
+    HeldGroup<U>& group = open_[static_cast<size_t>(index)];
+    group.samples += update.samples;
+    group.skipped |= update.skipped;
+    if (update.samples > 0 || (update.skipped && properties_.batch > 0)) ++group.contributions;
+    if (sink->Keeps(update)) group.updates.push_back(std::move(update));
+  }
+
+  // Moves the version as far as the policy says. Closing a group changes what is buffered, so the
+  // policy is asked again. `applied` is set last, because it follows from the version and from the
+  // groups that are still open.
+  template <typename Sink>
+  void Tick(int64_t steps, Sink* sink) {
+    for (;;) {
+      const Buffered buffered = {static_cast<int64_t>(open_.size()),
+                                 open_.empty() ? 0 : open_.front().contributions};
+      const int64_t ticks = policy_.Ticks(progress_, buffered, steps);
+      if (ticks == 0) break;
+      steps = 0;
+      if (!properties_.holds) return MoveVersion(ticks, sink);
+      CloseGroups(ticks, sink);
+    }
+    ShowApplied();
+  }
+
+  // Each tick folds before the version moves: an update is as stale as the version at which the
+  // rows change. A closed group joins the delayed ones first, because a delay of 0 applies it at
+  // once.
+  template <typename Sink>
+  void CloseGroups(int64_t ticks, Sink* sink) {
+    for (; ticks > 0; --ticks) {
+      if (open_.empty()) {  // the closed steps have no contributions
+        last_closed_samples_ = 0;
+        return MoveVersion(ticks, sink);
+      }
+      // A step that all workers with data have skipped does not look like the end of their data.
+      last_closed_samples_ =
+          std::max<uint64_t>(open_.front().samples, open_.front().skipped ? 1 : 0);
+      if (properties_.batch == 0) open_.front().SortByRank();
+      delayed_.Take(&open_);
+      FoldDue(sink);
+      MoveVersion(1, sink);
+    }
+  }
+
+  template <typename Sink>
+  void MoveVersion(int64_t ticks, Sink* sink) {
+    progress_.version += ticks;
+    sink->OnVersion(ticks);
+  }
+
+  // Sets `applied`, the steps of each worker whose updates readers see. Updates in an open batch
+  // are not visible yet; while a batch is open the numbers stay as they are.
+  void ShowApplied() {
+    if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
+    clocks_.ShowApplied();
+    // No worker has data and nothing is held, so no read is in flight. Some reads may have had no
+    // push. Numbering restarts, so that read numbers and batches agree again.
+    if (pulls_ != nullptr && progress_.Live() == 0) {
+      pulls_->Restart(progress_.version * properties_.batch);
+    }
+  }
+
+  // Adds the parts of saved updates that `cut` returns to the groups of files read earlier, or to
+  // new groups if this is the first file. Updates of another run are not joined: they do not count,
+  // and several of one worker may have the same step.
+  template <typename Cut, typename Join>
+  void AddGroups(const HeldGroups<U>& saved, const Cut& cut, const Join& join,
+                 HeldGroups<U>* groups) {
+    for (size_t i = 0; i < saved.size(); ++i) {
+      HeldGroup<U>& group = resumed_ ? (*groups)[i] : groups->Add();
+      group.step = saved[i].step;
+      group.samples = saved[i].samples;
+      group.skipped = saved[i].skipped;
+      group.contributions = saved[i].contributions;
+      for (const U& update : saved[i].updates) {
+        U part = cut(update);
+        if (!part.has_rows()) continue;
+        const auto other = std::find_if(
+            group.updates.begin(), group.updates.end(),
+            [&part](const U& u) { return u.rank == part.rank && u.step == part.step; });
+        if (other != group.updates.end() && part.version_read != kReadByAnotherRun) {
+          other->version_read = std::min(other->version_read, part.version_read);
+          join(part, &*other);
+        } else if (properties_.batch > 0) {
+          group.updates.push_back(std::move(part));
+        } else {
+          group.Insert(std::move(part));
+        }
+      }
+    }
+  }
+
+  HeldGroups<U> open_;                   // groups that ticks version, version + 1, ... will close
+  HeldGroups<U> delayed_;                // closed, not yet applied
+  absl::optional<size_t> loaded_steps_;  // delayed steps of the loaded files; nullopt: none loaded
+  bool resumed_ = false;                 // a file of this run was taken over
+};
+
+}  // namespace tandem::policies
+
+#endif  // TANDEM_POLICIES_ORDER_UPDATE_ORDER_H_
