@@ -1,7 +1,7 @@
 // What happens to an update. UpdateOrder is the one machine that admits the pushes of a range,
 // holds them, applies or folds them, and moves the version, all as the range's policy decides. It
-// has no rows, no gradients, no clock and no memory of its own for them: server::Range gives it a
-// store, the simulator measures times with it (tools/sim/timed_range.h), and `tandem plan` a price.
+// has no rows, no gradients and no clock: server::Range gives it a store, and the simulator of times
+// counts and measures with it (tools/sim/timed_range.h).
 //
 // It owns the progress of the workers, their clocks, the numbers of reads, the open groups and the
 // delayed ones, and it loads, resumes, checks and encodes all of these.
@@ -9,8 +9,8 @@
 // A sink gets what happens, in this order. U is the type of an update; it derives policies::Update
 // and has has_rows(): whether the update has rows in this range.
 //
-//   OnAdmit(u, first, finished)  All checks have passed, and nothing has changed yet: a record of
-//                                the order is written here, and a replica would listen here.
+//   OnAdmit(u, first, finished)  All checks have passed, and nothing has changed yet. Whatever
+//                                follows the order of updates, such as its record, listens here.
 //   OnCounted(&u)                The progress counts the push. u may still be given numbers.
 //   Apply(u, transform)          The update reaches the optimizer by itself.
 //   Keeps(u) -> bool             The update joins a group, which counts it. True: the group also
