@@ -27,6 +27,7 @@ struct HeldUpdate : policies::Update {
   Buffer keys;    // uint64 each, unique
   Buffer values;  // [keys, dim]
 
+  static constexpr bool kHasGradients = true;
   bool has_rows() const { return !keys.empty(); }
   size_t Bytes() const { return keys.size() + values.size(); }
 };

@@ -14,11 +14,11 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "server/checkpoint_directory.h"
+#include "server/order_file.h"
 #include "server/range.h"
 #include "server/range_file.h"
 #include "server/record_cut.h"
 #include "server/segment_file.h"
-#include "server/order_file.h"
 #include "server/update_record.h"
 
 namespace tandem::server {

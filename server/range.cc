@@ -625,7 +625,7 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
       absl::StrCat("range ", id_, ": ", bytes.size(), " bytes too many after its held updates"));
 }
 
-// The error of a move, which says of which range it is.
+// The same error with the number of the range.
 absl::Status Range::Named(const absl::Status& status) const {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("range ", id_, ": ", status.message()));

@@ -57,7 +57,8 @@ struct TableStats {
   RowCounts rows;                    // ids that were looked up, rows that came and went
 };
 
-// The data that all ranges of a table on a shard share. The context outlives its ranges.
+// The data that all ranges of a table on a shard share. The context outlives its ranges, which copy
+// policy, workers, reads and lockstep when they are made.
 struct TableContext {
   const job::TablePlan* plan = nullptr;
   const optim::RowOptimizer* optimizer = nullptr;

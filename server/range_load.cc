@@ -1,6 +1,5 @@
 // Range: loading a checkpoint of another run (LoadCheckpoint), and resuming from one of the same
 // run (ResumeCheckpoint).
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -46,8 +45,8 @@ Buffer Joined(const Buffer& a, const Buffer& b, BufferSource& source) {
   return both;
 }
 
-// As DecodeQueue. `batches`: how many of the last entries of `delayed` are not steps but
-// an open batch (0 or 1).
+// As DecodeQueue. `batches`: how many of the last entries of `delayed` are not steps but an open
+// batch (0 or 1).
 absl::Status CheckpointSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
                              size_t* batches) {
   *batches = 0;
@@ -94,6 +93,7 @@ absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source
   // Dense rows come later, from a worker. So their delayed steps cannot be applied now, and a job
   // with a shorter delay, or without batches, could not apply them later.
   const size_t steps = saved.size() - batches;
+  TANDEM_RETURN_IF_ERROR(order_.CheckLoad(steps));
   const auto delay = static_cast<size_t>(order_.properties().delay);
   if (table_->plan->dense && steps > delay) {
     return absl::FailedPreconditionError(
@@ -127,11 +127,11 @@ void Range::FinishLoad() {
 absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& source) {
   if (store_.limits() != nullptr) store_.limits()->StartAt(image.progress.version);
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
-  TANDEM_RETURN_IF_ERROR(order_.ResumeProgress(image.progress));
+  TANDEM_RETURN_IF_ERROR(Named(order_.ResumeProgress(image.progress)));
   steps_.Continue(image);
   TANDEM_RETURN_IF_ERROR(ResumeHeld(image, source));  // also decodes the paces
   Report();
-  return order_.FinishResume();
+  return Named(order_.FinishResume());
 }
 
 absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {

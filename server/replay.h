@@ -24,8 +24,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/frame.h"
-#include "server/turn_order.h"
 #include "server/order_file.h"
+#include "server/turn_order.h"
 
 namespace tandem::server {
 

@@ -30,6 +30,7 @@
 #include "server/checkpoint_directory.h"
 #include "server/checkpoint_load.h"
 #include "server/memory_budget.h"
+#include "server/order_file.h"
 #include "server/record_cut.h"
 #include "server/record_file.h"
 #include "server/replay.h"
@@ -37,7 +38,6 @@
 #include "server/server_core.h"
 #include "server/shard_checkpoint.h"
 #include "server/shard_core.h"
-#include "server/order_file.h"
 #include "server/update_record.h"
 #include "transport/peer_map.h"
 

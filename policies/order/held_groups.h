@@ -27,8 +27,8 @@ struct HeldGroup {
   bool skipped = false;       // a worker has skipped its batch of this step
   std::vector<U> updates;
 
-  // A group has several updates of one rank only after a load from several files. The sort is
-  // stable, so that these updates stay in the order of the files.
+  // The group of a step has several updates of one rank only after a load from several files. The
+  // sort is stable, so that these updates stay in the order of the files.
   void SortByRank() {
     const auto before = [](const U& a, const U& b) { return a.rank < b.rank; };
     if (std::is_sorted(updates.begin(), updates.end(), before)) return;

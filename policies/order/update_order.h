@@ -1,23 +1,25 @@
 // What happens to an update. UpdateOrder is the one machine that admits the pushes of a range,
 // holds them, applies or folds them, and moves the version, all as the range's policy decides. It
-// has no rows, no gradients and no clock: server::Range gives it a store, and the simulator of times
-// counts and measures with it (tools/sim/timed_range.h).
+// has no rows, no gradients and no clock: server::Range gives it a store, and the simulator of
+// times counts and measures with it (tools/sim/timed_range.h).
 //
 // It owns the progress of the workers, their clocks, the numbers of reads, the open groups and the
 // delayed ones, and it loads, resumes, checks and encodes all of these.
 //
-// A sink gets what happens, in this order. U is the type of an update; it derives policies::Update
-// and has has_rows(): whether the update has rows in this range.
+// A sink gets what happens, in this order. U is the type of an update. It derives policies::Update
+// and has has_rows(), whether the update has rows in this range, and kHasGradients: sums of
+// gradients depend on their order.
 //
-//   OnAdmit(u, first, finished)  All checks have passed, and nothing has changed yet. Whatever
-//                                follows the order of updates, such as its record, listens here.
+//   OnAdmit(u, first, finished)  All checks have passed, and the progress does not count the push
+//                                yet. Whatever follows the order of updates, such as its record,
+//                                listens here.
 //   OnCounted(&u)                The progress counts the push. u may still be given numbers.
 //   Apply(u, transform)          The update reaches the optimizer by itself.
 //   Keeps(u) -> bool             The update joins a group, which counts it. True: the group also
 //                                keeps it, until Fold.
 //   Drop(u)                      The policy has dropped the update.
-//   Fold(group)                  The updates of a closed group reach the optimizer as one step. All
-//                                of a step are sorted by rank.
+//   Fold(group)                  The updates of a closed group reach the optimizer as one step.
+//                                Those of a step are sorted by rank, if they have gradients.
 //   OnVersion(ticks)             The version has moved. Rows changed by an Apply or a Fold before
 //                                this call are those of the old version.
 //
@@ -137,12 +139,12 @@ class UpdateOrder final : public OrderState {
   // Admits steps [first, update.step] of worker update.rank. Only a push without rows may cover
   // several steps (first < update.step). `finished`: the worker's clock counts as infinite until
   // its next push. `now_us` becomes update.admitted_at. After kDuplicate, kEarly and kRefused
-  // nothing has changed.
+  // nothing has changed but an unset incarnation.
   //
   // The policy sees the push already counted. The version moves last, because the policy decides
   // from what is held by then.
   template <typename Sink>
-  Admission Admit(int64_t now_us, uint64_t incarnation, int64_t first, U update, bool finished,
+  Admission Admit(int64_t now_us, uint64_t incarnation, int64_t first, U&& update, bool finished,
                   Sink* sink) {
     Admission admission = Check(incarnation, first, update, update.has_rows());
     if (admission != Admission::kAdmitted) return admission;
@@ -187,6 +189,11 @@ class UpdateOrder final : public OrderState {
 
   // ---- files ----
 
+  // DATA_LOSS: earlier files of the table had another number of delayed steps.
+  absl::Status CheckLoad(size_t steps) const {
+    if (!loaded_steps_.has_value() || steps == *loaded_steps_) return absl::OkStatus();
+    return OtherFile(steps, *loaded_steps_);
+  }
   // Loads the groups that a checkpoint of another run held: `saved`, of which the last `batches`
   // are open batches. Call once for each file before any step of this run, then FoldDue.
   // `cut(update)` is the part of an update that belongs here.
@@ -197,7 +204,7 @@ class UpdateOrder final : public OrderState {
   absl::Status Load(const HeldGroups<U>& saved, size_t batches, const Cut& cut) {
     const size_t steps = saved.size() - batches;
     const bool first = !loaded_steps_.has_value();
-    if (!first && steps != *loaded_steps_) return OtherFile(steps, *loaded_steps_);
+    TANDEM_RETURN_IF_ERROR(CheckLoad(steps));
     loaded_steps_ = steps;
     for (size_t i = 0; i < saved.size(); ++i) {
       HeldGroup<U>& group = first || i >= steps ? delayed_.Add() : delayed_[i];
@@ -280,7 +287,7 @@ class UpdateOrder final : public OrderState {
 
  private:
   template <typename Sink>
-  void Hold(U update, Sink* sink) {
+  void Hold(U&& update, Sink* sink) {
     // The steps of a worker come in order, so the group is at most one past the last open one,
     // unless the worker has skipped steps.
     const int64_t index = properties_.batch > 0 ? 0 : update.step - progress_.version;
@@ -326,7 +333,7 @@ class UpdateOrder final : public OrderState {
       // A step that all workers with data have skipped does not look like the end of their data.
       last_closed_samples_ =
           std::max<uint64_t>(open_.front().samples, open_.front().skipped ? 1 : 0);
-      if (properties_.batch == 0) open_.front().SortByRank();
+      if (U::kHasGradients && properties_.batch == 0) open_.front().SortByRank();
       delayed_.Take(&open_);
       FoldDue(sink);
       MoveVersion(1, sink);

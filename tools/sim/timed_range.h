@@ -33,6 +33,7 @@ struct TimedUpdate : policies::Update {
   bool finished = false;  // the worker has no more data
   TimedRead read;
   int32_t clock_gap = 0, in_flight = 0;
+  static constexpr bool kHasGradients = false;
   bool has_rows() const { return samples > 0; }
 };
 

@@ -13,9 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/checkpoint_directory.h"
+#include "server/order_file.h"
 #include "server/range.h"
 #include "server/segment_file.h"
-#include "server/order_file.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
 

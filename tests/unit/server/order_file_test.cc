@@ -22,10 +22,10 @@ using server::OrderEntry;
 using ::testing::HasSubstr;
 using OrderFile = server::RecordFile<OrderEntry, server::OrderFileHead>;
 
-class UpdateOrderTest : public ::testing::Test {
+class OrderFileTest : public ::testing::Test {
  protected:
-  UpdateOrderTest() { fs::create_directories(folder_); }
-  ~UpdateOrderTest() override { fs::remove_all(folder_); }
+  OrderFileTest() { fs::create_directories(folder_); }
+  ~OrderFileTest() override { fs::remove_all(folder_); }
 
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
   void Write(const std::string& name, const std::vector<OrderEntry>& entries) {
@@ -62,7 +62,7 @@ std::vector<int> Workers(const std::vector<OrderEntry>& order) {
   return workers;
 }
 
-TEST_F(UpdateOrderTest, FilesOfAllShardsAreReadTogether) {
+TEST_F(OrderFileTest, FilesOfAllShardsAreReadTogether) {
   Write("server-0-shard-0.order", {Entry(0, 1, 0, 0), Entry(2, 0, 0, 0), Entry(0, 0, 0, 1)});
   Write("server-1-shard-0.order", {Entry(1, 0, 0, 0)});
   const auto all = Read();
@@ -75,7 +75,7 @@ TEST_F(UpdateOrderTest, FilesOfAllShardsAreReadTogether) {
 }
 
 // A run that resumes takes later steps again, so it must not keep their entries.
-TEST_F(UpdateOrderTest, AFileGoesOnBehindTheBytesThatItKeeps) {
+TEST_F(OrderFileTest, AFileGoesOnBehindTheBytesThatItKeeps) {
   const std::string path = Path("server-0-shard-0.order");
   uint64_t mark = 0;
   {
@@ -106,7 +106,7 @@ TEST_F(UpdateOrderTest, AFileGoesOnBehindTheBytesThatItKeeps) {
   EXPECT_EQ(Workers(all->at(0)), (std::vector<int>{0, 1}));
 }
 
-TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
+TEST_F(OrderFileTest, OneLineSaysWhatIsWrong) {
   ExpectRefused("no order of updates (*.order) in it");
   Write("server-0-shard-0.order", {Entry(0, 0, 0, 0), Entry(0, 0, 2, 2)});
   ExpectRefused("range 0 has a gap before step 2 of worker 0");
@@ -128,7 +128,7 @@ TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
   ExpectRefused("server-0-shard-0.order: ends 63 bytes into an entry of 64: is it cut short?");
 }
 
-TEST_F(UpdateOrderTest, AWholeOrderHasAllWorkersUpToOneStepInEachRange) {
+TEST_F(OrderFileTest, AWholeOrderHasAllWorkersUpToOneStepInEachRange) {
   const auto whole = [&] { return server::CheckWholeOrder(folder_, 2, {0, 1}); };
   const std::vector<OrderEntry> of_0 = {Entry(0, 1, 0, 0), Entry(0, 0, 0, 1), Entry(0, 0, 1, 2),
                                         Entry(0, 1, 1, 3)};
