@@ -216,6 +216,10 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::ResolvedJob& p
     TANDEM_ASSIGN_OR_RETURN(options.estimated_rows,
                             EstimateShare(part, plan.workers(), parser.get()));
   }
+  if (shared == nullptr) {
+    options.readers = std::max(1, data.readers());
+    options.make_parser = [data, statistics] { return NewRowParser(data, &statistics); };
+  }
   return NewRowSource(std::move(options), std::move(parser), NewBatchBuilder(plan, shape));
 }
 

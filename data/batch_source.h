@@ -76,7 +76,8 @@ struct SharedReader;  // data/shared_reader.h
 // The training rows of worker `rank`. Numbers are standardised by the plan's statistics; if the
 // plan has none, they are measured first. Each row belongs to exactly one worker; shares may differ
 // in size. `shared` holds what the workers of one process read together, and must outlive the
-// source; null: the source reads by itself.
+// source; null: the source reads by itself. With `shared`, data.readers is ignored: each worker
+// parses its rows as it needs them.
 absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::ResolvedJob& plan, int rank,
                                                             SharedReader* shared = nullptr);
 

@@ -121,7 +121,8 @@ LabelMap DelimitedLabels(Columns columns) {
 class ColumnsParser final : public RowParser {
  public:
   // `typed`: rows are cells with types, else text.
-  ColumnsParser(const Columns& columns, bool typed, bool labels_optional, int64_t trained_columns)
+  ColumnsParser(const Columns& columns, std::vector<NumberTransform> transforms, bool typed,
+                bool labels_optional, int64_t trained_columns)
       : columns_(columns),
         typed_(typed),
         labels_optional_(labels_optional),
@@ -129,10 +130,10 @@ class ColumnsParser final : public RowParser {
         delimiter_(columns.delimiter().empty() ? "\t" : columns.delimiter()),
         quotes_(!typed && columns.quotes() != Columns::NONE),
         labels_(DelimitedLabels(columns)),
-        label_(PlaceOf(columns, columns.label())) {
+        label_(PlaceOf(columns, columns.label())),
+        transforms_(std::move(transforms)) {
     for (const std::string& name : columns_.numeric()) {
       numeric_.push_back(PlaceOf(columns, name));
-      transforms_.emplace_back(columns, RuleOf(columns, name));
     }
     values_.resize(numeric_.size());
     for (const std::string& name : columns_.categorical()) {
@@ -148,24 +149,8 @@ class ColumnsParser final : public RowParser {
     return typed_ ? OpenParquet(path, typed_columns_, this) : OpenText(path, this);
   }
 
-  // Sets the means and deviations. From then on numbers are standardised where the job asks for it.
-  absl::Status SetStatistics(const DataStatistics& statistics) {
-    for (size_t i = 0; i < transforms_.size(); ++i) {
-      if (!transforms_[i].standardises()) continue;
-      const auto found =
-          std::find_if(statistics.column().begin(), statistics.column().end(),
-                       [&](const ColumnStatistics& c) { return c.name() == numeric_[i].name; });
-      if (found == statistics.column().end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("data.statistics has no column ", Quote(numeric_[i].name),
-                         ", which is standardised; hint: leave data.statistics out of the job"));
-      }
-      transforms_[i].set_statistics(*found);
-    }
-    return absl::OkStatus();
-  }
-
   std::string LearnedNegative() const override { return labels_.Learned(); }
+  bool Learns() const override { return labels_.Learns(); }
   void LearnNegative(absl::string_view label) override {
     at_first_row_ = false;  // the other parser has read it
     float ignored = 0;
@@ -604,7 +589,7 @@ class ColumnsParser final : public RowParser {
   ColumnPlace label_;
   bool without_label_ = false;  // the current file has no labels
   std::vector<ColumnPlace> numeric_, categorical_;
-  std::vector<NumberTransform> transforms_;   // by numeric column
+  const std::vector<NumberTransform> transforms_;  // by numeric column
   std::vector<double> values_;                // likewise, in the last parsed row, before scaling
   std::vector<FieldHash> hashes_;             // by categorical column
   std::vector<absl::string_view> cells_;      // of the current line; as many as the first line has
@@ -622,9 +607,9 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewColumnsParser(const Columns& colum
     return absl::InvalidArgumentError(
         "data.columns.label is not set, expected the name or number of a column");
   }
-  auto parser = std::make_unique<ColumnsParser>(columns, typed, labels_optional, trained_columns);
-  if (statistics != nullptr) TANDEM_RETURN_IF_ERROR(parser->SetStatistics(*statistics));
-  return parser;
+  TANDEM_ASSIGN_OR_RETURN(auto transforms, TransformsOf(columns, statistics));
+  return std::make_unique<ColumnsParser>(columns, std::move(transforms), typed, labels_optional,
+                                         trained_columns);
 }
 
 }  // namespace

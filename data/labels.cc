@@ -58,7 +58,7 @@ bool LabelMap::Read(absl::string_view text, float* label) {
   const Text other(text);
   *label = Contains(positive_, other) ? 1.0f : 0.0f;
   if (*label == 1 || Contains(negative_, other)) return true;
-  if (!learns_ || !negative_.empty() || IsMissing(other) || IsSoft(other)) return false;
+  if (!Learns() || IsMissing(other) || IsSoft(other)) return false;
   if (!others_.empty() && !Contains(others_, other)) return false;
   negative_.push_back(other);
   return true;

@@ -29,6 +29,9 @@ class LabelMap {
   // none so far, or `negative` was given.
   std::string Learned() const { return learns_ && !negative_.empty() ? negative_[0].text : ""; }
 
+  // Whether the next text that is neither positive nor missing will count as 0.
+  bool Learns() const { return learns_ && negative_.empty(); }
+
   // The labels that are known so far, for messages: "'yes' (which counts as 1), or 'no' or 'never'
   // (0)".
   std::string Expected() const;

@@ -37,6 +37,7 @@ class LibsvmParser final : public RowParser {
       : max_ids_(max_ids), labels_optional_(labels_optional), labels_(LibsvmLabels(columns)) {}
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
+  bool Learns() const override { return labels_.Learns(); }
   void LearnNegative(absl::string_view label) override {
     float ignored = 0;
     if (!label.empty()) labels_.Read(label, &ignored);

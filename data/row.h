@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/hash.h"
 #include "data/row_file.h"
 #include "proto/job.pb.h"
 
@@ -70,12 +71,18 @@ class RowParser {
   // number.
   virtual size_t columns() const { return 0; }
 
+  // A hash of a row as the data file has it, by which a resumed run knows the row again. Any thread
+  // may call it.
+  virtual uint64_t HashOfRow(absl::string_view line) const { return HashName(line); }
+
   // Parses a row. Overwrites `row` and reuses its memory.
   virtual absl::Status Parse(absl::string_view line, Row* row) = 0;
 
   // The label that counts as 0 because it was the first that does not count as 1. "" if there was
   // none so far, or the job says what counts as 0.
   virtual std::string LearnedNegative() const { return ""; }
+  // Whether a further row may decide that.
+  virtual bool Learns() const { return false; }
   // Takes over what another parser of the same data has learned.
   virtual void LearnNegative(absl::string_view /*label*/) {}
 

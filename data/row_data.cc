@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "data/byte_source.h"
+#include "data/line_reader.h"
 #include "job/row_shape.h"
 
 namespace tandem::data {

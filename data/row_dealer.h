@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -84,7 +83,6 @@ class RowDealer {
 // another one has begun, or begins it.
 class RowDealers {
  public:
-  using MakeParser = std::function<absl::StatusOr<std::unique_ptr<RowParser>>()>;
   RowDealers(std::vector<std::string> files, RowSelection selection, int workers,
              MakeParser make_parser, size_t most_held = kMostHeldBytes);
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "data/files.h"
+#include "data/parse_ahead.h"
 #include "data/row_dealer.h"
 
 namespace tandem::data {
@@ -130,7 +131,7 @@ absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
   absl::string_view line;
   TANDEM_ASSIGN_OR_RETURN(const bool found,
                           file_->ReadAt(*block, place.offset(), place.line(), &line));
-  if (found && file_->offset() == place.offset() && HashName(line) == place.hash()) {
+  if (found && file_->offset() == place.offset() && parser_->HashOfRow(line) == place.hash()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
@@ -157,20 +158,32 @@ RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser,
 RowPass::RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip)
     : parser_(parser), share_({rank, 1}), bad_rows_(skip), dealer_(std::move(dealer)) {}
 
+RowPass::~RowPass() = default;
+
+void RowPass::set_readers(int readers, MakeParser make_parser) {
+  readers_ = readers;
+  make_parser_ = std::move(make_parser);
+}
+
 absl::StatusOr<bool> RowPass::Next(Row* row) {
-  return walk_.has_value() ? NextRead(row) : NextDealt(row);
+  if (!walk_.has_value()) return NextDealt(row);
+  if (ahead_ == nullptr && readers_ > 1 && !parser_->Learns()) {
+    TANDEM_RETURN_IF_ERROR(StartAhead());
+  }
+  return ahead_ == nullptr ? NextRead(row) : NextAhead(row);
 }
 
 absl::optional<ReadPlace> RowPass::Place(int64_t rows) const {
-  if (!walk_.has_value() || !walk_->file().seekable()) return absl::nullopt;
+  if (!walk_.has_value()) return absl::nullopt;
+  if (!(ahead_ == nullptr ? walk_->file().seekable() : ahead_->seekable())) return absl::nullopt;
   ReadPlace place;
   place.set_rows(rows);
-  const RowAt at = walk_->at();
+  const RowAt at = ahead_ == nullptr ? walk_->at() : ahead_->at();
   place.set_file(static_cast<int64_t>(at.file));
   place.set_offset(at.offset);
   place.set_line(at.line);
   place.set_row(at.row);
-  place.set_hash(HashName(line_));
+  place.set_hash(parser_->HashOfRow(ahead_ == nullptr ? line_ : ahead_->text()));
   place.set_bad_rows(bad_rows_.count());
   place.set_negative(parser_->LearnedNegative());
   return place;
@@ -197,9 +210,32 @@ absl::StatusOr<bool> RowPass::NextRead(Row* row) {
     if (!more) return false;
     if (walk_->OwnerOf(share_.workers) != share_.rank) continue;
     const absl::Status parsed = parser_->Parse(line_, row);
+    if (parsed.ok()) good_file_ = walk_->file_index();
     if (parsed.ok()) return true;
     if (bad_rows_.Skip()) continue;
     return bad_rows_.Add(walk_->file().Error(parsed.message()));
+  }
+}
+
+absl::Status RowPass::StartAhead() {
+  std::vector<std::unique_ptr<RowParser>> parsers;
+  for (int i = 0; i < readers_; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(parsers.emplace_back(), make_parser_());
+    parsers.back()->LearnNegative(parser_->LearnedNegative());
+  }
+  ahead_ = std::make_unique<ParseAhead>(&*walk_, share_, std::move(parsers));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RowPass::NextAhead(Row* row) {
+  for (;;) {
+    bool parsed = false;
+    TANDEM_ASSIGN_OR_RETURN(const bool more, ahead_->Next(row, &parsed));
+    if (!more) return false;
+    if (parsed) good_file_ = ahead_->at().file;
+    if (parsed) return true;
+    if (bad_rows_.Skip()) continue;
+    return bad_rows_.Add(ahead_->Fail(good_file_ == ahead_->at().file));
   }
 }
 
@@ -293,6 +329,7 @@ class RowSource final : public BatchSource {
       TANDEM_ASSIGN_OR_RETURN(auto dealer, options_.dealers->Begin(options_.share.rank, epoch));
       pass_.emplace(std::move(dealer), parser_.get(), options_.share.rank, options_.max_bad_rows);
     }
+    pass_->set_readers(options_.readers, options_.make_parser);
     random_ = Random(HashCombine(HashCombine(options_.seed, HashName("shuffle")),
                                  HashCombine(static_cast<uint64_t>(epoch), options_.share.rank)));
     held_ = 0;

@@ -7,6 +7,7 @@
 #define TANDEM_DATA_ROW_SOURCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -113,8 +114,11 @@ class RowWalk {
   int64_t row_ = 0;  // number of the next row of the pass
 };
 
+class ParseAhead;  // data/parse_ahead.h
 class RowDealer;   // data/row_dealer.h
 class RowDealers;  // data/row_dealer.h
+
+using MakeParser = std::function<absl::StatusOr<std::unique_ptr<RowParser>>()>;
 
 // One worker's rows in one pass over several files.
 class RowPass {
@@ -127,6 +131,12 @@ class RowPass {
           const std::vector<Block>& blocks, int64_t skip);
   // The same for one of many workers in a process that read the files together.
   RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip);
+  ~RowPass();
+
+  // Before the first Next: parses rows ahead, on `readers` threads with a parser each. The rows,
+  // places and errors do not depend on it. As long as the parser has a label to learn, and if a
+  // RowDealer reads, rows are parsed as they are asked for. The threads end with the pass.
+  void set_readers(int readers, MakeParser make_parser);
 
   // The next row of the share; false if there is none.
   absl::StatusOr<bool> Next(Row* row);
@@ -139,13 +149,19 @@ class RowPass {
 
  private:
   absl::StatusOr<bool> NextRead(Row* row);
+  absl::StatusOr<bool> NextAhead(Row* row);
   absl::StatusOr<bool> NextDealt(Row* row);
+  absl::Status StartAhead();
 
   RowParser* const parser_;
   const RowShare share_;
   BadRows bad_rows_;
   std::optional<RowWalk> walk_;  // empty if a RowDealer reads
   absl::string_view line_;       // the last row that was read
+  int readers_ = 1;
+  MakeParser make_parser_;
+  std::unique_ptr<ParseAhead> ahead_;  // uses walk_; null: rows are parsed here
+  absl::optional<size_t> good_file_;   // of the last row that walk_ gave and that parsed
   const std::shared_ptr<RowDealer> dealer_;
   absl::optional<size_t> file_;  // the file of the last dealt row
 };
@@ -172,6 +188,8 @@ struct RowSourceOptions {
   int64_t shuffle_buffer = 0;  // rows; 0 keeps file order
   uint64_t seed = 0;
   int64_t estimated_rows = 0;  // rows of this worker
+  int readers = 1;             // threads that parse; ignored if `dealers` is set
+  MakeParser make_parser{};    // for each of several readers
   // The passes of all workers of this process, which must outlive the source. Null: the source
   // reads the files, or its blocks, itself.
   RowDealers* dealers = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "data/cells.h"
 
@@ -49,6 +50,25 @@ float NumberTransform::Scaled(double unscaled) const {
   constexpr double kMost = std::numeric_limits<float>::max();
   const double scaled = (unscaled - statistics_->mean()) / statistics_->deviation();
   return static_cast<float>(std::clamp(scaled, -kMost, kMost));
+}
+
+absl::StatusOr<std::vector<NumberTransform>> TransformsOf(const Columns& columns,
+                                                          const DataStatistics* statistics) {
+  std::vector<NumberTransform> transforms;
+  for (const std::string& name : columns.numeric()) {
+    NumberTransform& transform = transforms.emplace_back(columns, RuleOf(columns, name));
+    if (statistics == nullptr || !transform.standardises()) continue;
+    const auto found =
+        std::find_if(statistics->column().begin(), statistics->column().end(),
+                     [&](const ColumnStatistics& column) { return column.name() == name; });
+    if (found == statistics->column().end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.statistics has no column ", Quote(name),
+                       ", which is standardised; hint: leave data.statistics out of the job"));
+    }
+    transform.set_statistics(*found);
+  }
+  return transforms;
 }
 
 void ColumnMoments::Add(absl::Span<const double> values) {

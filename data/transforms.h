@@ -46,6 +46,11 @@ class NumberTransform {
   absl::optional<ColumnStatistics> statistics_;  // none: numbers stay unscaled
 };
 
+// The transforms of columns.numeric, in this order. With `statistics` they standardise where the
+// job asks for it. INVALID_ARGUMENT if the statistics lack such a column.
+absl::StatusOr<std::vector<NumberTransform>> TransformsOf(const Columns& columns,
+                                                          const DataStatistics* statistics);
+
 // Means and deviations of several columns in one pass, row after row, in doubles (Welford 1962).
 // The bits depend only on the rows and their order.
 class ColumnMoments {
