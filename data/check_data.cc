@@ -479,6 +479,15 @@ absl::Status CheckNcfData(const job::ResolvedJob& plan, DataReport* report) {
   return CheckWorkers(plan, epochs.rows());
 }
 
+// Opens the cache of each file.
+absl::Status CheckCaches(const Data& data) {
+  if (data.cache().empty() || data.score_only()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOfRows(data));
+  for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(parser->Open(file).status());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckData(const job::ResolvedJob& given, DataReport* report) {
@@ -487,6 +496,7 @@ absl::Status CheckData(const job::ResolvedJob& given, DataReport* report) {
   // The job of an earlier run has the borders and sizes of that run.
   plan.job.mutable_data()->clear_border();
   plan.job.mutable_data()->clear_train_bytes();
+  plan.job.mutable_data()->clear_cache();  // warnings are about texts
   TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // there are no files
@@ -496,7 +506,8 @@ absl::Status CheckData(const job::ResolvedJob& given, DataReport* report) {
   }
   if (plan.job.data().format() == Data::NCF) return CheckNcfData(plan, report);
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(plan.job.data(), nullptr));
-  return DataCheck(plan, shape, parser.get(), report).Run();
+  TANDEM_RETURN_IF_ERROR(DataCheck(plan, shape, parser.get(), report).Run());
+  return CheckCaches(given.job.data());
 }
 
 }  // namespace tandem::data

@@ -221,6 +221,21 @@ absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data) {
   return ExpandAllFiles("data.train", {data.train().begin(), data.train().end()});
 }
 
+absl::StatusOr<std::vector<std::string>> FilesOfRows(const Data& data) {
+  std::vector<std::string> all;
+  const auto add = [&all](absl::string_view knob, const auto& names) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const auto files, ExpandAllFiles(knob, {names.begin(), names.end()}));
+    for (const std::string& file : files) {
+      if (std::find(all.begin(), all.end(), file) == all.end()) all.push_back(file);
+    }
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(add("data.train", data.train()));
+  TANDEM_RETURN_IF_ERROR(add("data.validation.files", data.validation().files()));
+  TANDEM_RETURN_IF_ERROR(add("data.test", data.test()));
+  return all;
+}
+
 FileStamp StampOf(const std::string& file) {
   if (IsAddress(file)) {
     const AddressInfo info = InfoOfAddress(file).value_or(AddressInfo());

@@ -50,6 +50,9 @@ bool IsNamed(const std::vector<std::string>& patterns, absl::string_view file);
 // files to score.
 absl::StatusOr<std::vector<std::string>> FirstFiles(const Data& data);
 
+// The files of data.train, data.validation.files and data.test, in this order, each once.
+absl::StatusOr<std::vector<std::string>> FilesOfRows(const Data& data);
+
 // Tells whether a file still has the contents that it had before.
 struct FileStamp {
   int64_t bytes = -1, written_s = 0, written_ns = 0;  // bytes -1: there is no file

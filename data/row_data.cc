@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/byte_source.h"
+#include "data/cache_rows.h"
 #include "data/line_reader.h"
 #include "job/row_shape.h"
 
@@ -277,6 +278,12 @@ absl::Status DealParts(const job::ResolvedJob& plan, RowParser* parser, RowParts
 
 absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
                                                         const DataStatistics* statistics) {
+  if (!data.cache().empty() && !data.score_only()) {
+    Data source = data;
+    source.clear_cache();
+    TANDEM_ASSIGN_OR_RETURN(auto parser, NewRowParser(source, nullptr));
+    return NewCacheParser(data, std::move(parser), statistics);
+  }
   switch (data.format()) {
     case Data::CRITEO:
       return NewCriteoParser(data.score_only());

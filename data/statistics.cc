@@ -131,20 +131,6 @@ void CompareSpellings(const Data& saved, const Data& now, std::vector<std::strin
   }
 }
 
-// The first label in the files that does not count as 1. This label counts as 0 for all workers. ""
-// if there is none, or if the job or the format determines what counts as 0.
-absl::StatusOr<std::string> FirstNegative(const Data& data) {
-  if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
-  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
-  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), data.max_bad_rows());
-  Row row;
-  for (;;) {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, pass.Next(&row));
-    if (const std::string found = parser->LearnedNegative(); !more || !found.empty()) return found;
-  }
-}
-
 // How many columns a training row has, for columns with numbers as names. 0 if columns have names
 // or there is no row.
 absl::StatusOr<size_t> TrainedColumns(const Data& data) {
@@ -243,6 +229,18 @@ absl::Status AdoptDescription(absl::string_view description, Data* data) {
     data->set_deal(saved.deal() == Data::BLOCKS ? Data::BLOCKS : Data::ROWS);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FirstNegative(const Data& data) {
+  if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, FirstFiles(data));
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
+  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), data.max_bad_rows());
+  Row row;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, pass.Next(&row));
+    if (const std::string found = parser->LearnedNegative(); !more || !found.empty()) return found;
+  }
 }
 
 absl::Status FillFromData(absl::string_view description, job::ResolvedJob* plan) {

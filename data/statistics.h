@@ -25,6 +25,10 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const job::ResolvedJob& plan);
 // The plan's statistics if it has some, else measured ones. Empty if the job needs none.
 absl::StatusOr<DataStatistics> StatisticsOf(const job::ResolvedJob& plan);
 
+// The first label in the files that does not count as 1. This label counts as 0 for all workers. ""
+// if there is none, or if the job or the format determines what counts as 0.
+absl::StatusOr<std::string> FirstNegative(const Data& data);
+
 // The description of a model's data: format, columns and statistics, which give the model's numbers
 // and ids their meaning; and the deal of the rows, if it decides which rows validate
 // (validation.fraction). One line of text; part of a checkpoint.

@@ -1,6 +1,5 @@
 foreach(name line_reader_test row_parser_test batch_test batch_source_test deal_blocks_test row_blocks_test
-             read_place_test statistics_test ncf_test metrics_test datagen_test typed_rows_test
-             arrow_columns_test)
+             read_place_test statistics_test ncf_test metrics_test datagen_test typed_rows_test arrow_columns_test cache_test)
   tandem_test(${name}
     SRCS ${CMAKE_SOURCE_DIR}/tests/unit/data/${name}.cc
     DEPS tandem::data LABELS unit)
