@@ -11,9 +11,16 @@
 namespace tandem::job {
 namespace {
 
+// Clears the fields that say how the same rows are read.
+void ClearReading(Data* data) {
+  data->clear_cache();
+  data->clear_readers();
+}
+
 // The job without the fields that may change when a run resumes.
 Job WhatMustStay(Job job) {
   job.clear_name();
+  ClearReading(job.mutable_data());
   Cluster* const cluster = job.mutable_cluster();
   cluster->clear_servers();
   cluster->clear_shards_per_server();
@@ -59,6 +66,7 @@ void ClearWeights(Policy* policy) {
 
 Job WhatAReplayKeeps(Job job) {
   job.clear_name();
+  ClearReading(job.mutable_data());
   job.mutable_cluster()->clear_transport();
   job.mutable_cluster()->clear_pin_servers();
   job.mutable_cluster()->clear_max_restarts();
@@ -90,6 +98,7 @@ Job WhatAReplayKeeps(Job job) {
 // recorded order.
 Job WhatMakesTheModel(Job job) {
   job.clear_name();
+  ClearReading(job.mutable_data());
   job.mutable_cluster()->clear_transport();
   job.mutable_cluster()->clear_pin_servers();
   job.mutable_cluster()->clear_max_restarts();

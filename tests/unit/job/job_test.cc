@@ -1647,6 +1647,8 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
                             {"dense.optimizer.learning_rate", "0.5"},
                             {"table[0].optimizer.learning_rate", "0.25"},
                             {"checkpoint.keep", "5"},
+                            {"data.cache", "rows"},
+                            {"data.readers", "2"},
                             {"evaluation.every_epochs", "2"},
                             {"limits.report_interval_seconds", "3"},
                             {"fault_injection.slow_workers", "[{mean_seconds: 1}]"},
