@@ -20,6 +20,9 @@ foreach(what store pushpull allreduce allgather reduce_scatter broadcast reduce 
 endforeach()
 add_test(NAME bench_store_stream_tiny COMMAND tandem bench store --tiny --stream 100000)
 set_tests_properties(bench_store_stream_tiny PROPERTIES LABELS bench TIMEOUT 120)
+add_test(NAME bench_read_tiny COMMAND tandem bench read --tiny ${CMAKE_SOURCE_DIR}/configs/delimited.textproto
+         --set cluster.workers=1 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(bench_read_tiny PROPERTIES LABELS bench TIMEOUT 120)
 
 # The scripts that compare, on sizes that measure nothing, so that they cannot rot. What needs root, a
 # peer or CUDA is skipped without it (exit status 77). collectives_vs_peers.sh builds mpi_allreduce.cc and

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "node/role_flags.h"
+#include "node/role_options.h"
 #include "tools/bench/collective_bench.h"
 #include "tools/bench/joined_bench.h"
 #include "tools/bench/pushpull_bench.h"
+#include "tools/bench/read_bench.h"
 #include "tools/bench/store_bench.h"
 
 namespace tandem::bench {
@@ -18,9 +20,10 @@ struct BenchCommand::Flags {
   bool tiny = false;
   StoreBenchOptions store;
   PushPullBenchOptions pushpull;
+  ReadBenchOptions read;
   CollectiveBenchOptions collective;
   JoinedBenchOptions joined;
-  CLI::App *store_app = nullptr, *pushpull_app = nullptr;
+  CLI::App *store_app = nullptr, *pushpull_app = nullptr, *read_app = nullptr;
   std::vector<std::pair<collectives::Primitive, CLI::App*>> collective_apps;
 
   // Makes the benchmarks small enough for any machine and for sanitizers. The results say nothing
@@ -34,6 +37,7 @@ struct BenchCommand::Flags {
     pushpull.rows = 2'000;
     pushpull.keys = {10, 500};
     pushpull.repetitions = pushpull.trips = 2;
+    read.repetitions = 1;
     collective.max_bytes = 16 << 10;
     collective.warmup = 1;
     collective.repetitions = 2;
@@ -88,6 +92,12 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--in-flight", o->in_flight, "Requests in flight at a time")
       ->capture_default_str();
   app->add_flag("--pin", o->pin, "Answering sides stay on one processor: cluster.pin_servers");
+}
+
+void AddRead(CLI::App* app, ReadBenchOptions* o) {
+  app->add_option("job", o->job, "Job file (protobuf text)")->required();
+  node::AddSetFlag(app, &o->set);
+  app->add_option("--repetitions", o->repetitions)->capture_default_str();
 }
 
 void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
@@ -166,6 +176,9 @@ BenchCommand::BenchCommand(CLI::App* app) : flags_(std::make_unique<Flags>()) {
                             "Push and pull, compared with bare ZeroMQ and the store", &f.tiny);
   AddStore(f.store_app, &f.store);
   AddPushPull(f.pushpull_app, &f.pushpull);
+  f.read_app =
+      AddBench(bench, "read", "Reading the training rows of a job, and nothing else", &f.tiny);
+  AddRead(f.read_app, &f.read);
   std::vector<collectives::Primitive> primitives(std::begin(collectives::kPrimitives),
                                                  std::end(collectives::kPrimitives));
   primitives.push_back(collectives::Primitive::kPointToPoint);
@@ -185,6 +198,7 @@ int BenchCommand::Run() const {
   if (f.pushpull_app->parsed()) {
     return EndOf("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
   }
+  if (f.read_app->parsed()) return EndOf("tandem bench read", RunReadBench(f.read, std::cout));
   for (const auto& [primitive, app] : f.collective_apps) {
     if (!app->parsed()) continue;
     f.collective.primitive = primitive;
