@@ -51,7 +51,8 @@ static_assert(sizeof(CacheTail) == 32);
 
 // The header.
 struct CacheMeta {
-  // The data file, with its whole path. `source_hash`: XXH3 of its bytes; 0 for an address, whose bytes are not read twice.
+  // The data file, with its whole path. `source_hash`: XXH3 of its bytes; 0 for an address, whose
+  // bytes are not read twice.
   std::string source;
   int64_t source_bytes = 0, source_written_ns = 0;
   uint64_t source_hash = 0;

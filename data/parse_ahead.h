@@ -38,8 +38,8 @@ class ParseAhead {
   ParseAhead(const ParseAhead&) = delete;
   ParseAhead& operator=(const ParseAhead&) = delete;
 
-  // The next row of the share; false if there is none. `parsed`: OK, or that it is a bad row. Errors
-  // are those of the walk, and stay.
+  // The next row of the share; false if there is none. `parsed`: whether it is a good row, which is
+  // then in `row`. Errors are those of the walk, and stay.
   absl::StatusOr<bool> Next(Row* row, bool* parsed);
 
   // About the row that was returned last: where it is, its text, and whether its file is seekable.

@@ -17,7 +17,8 @@
 
 namespace tandem::data {
 
-// The parser of the job's format, or of the cache if data.cache is set. Without `statistics` numbers are not standardised.
+// The parser of the job's format, or of its cache if data.cache is set. Without `statistics`
+// numbers are not standardised.
 absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
                                                         const DataStatistics* statistics);
 

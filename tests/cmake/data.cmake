@@ -12,7 +12,7 @@ tandem_test(messy_files_test
 
 if(TANDEM_FUZZ)
   include(Fuzz)
-  foreach(name criteo_fuzz libsvm_fuzz delimited_fuzz ncf_fuzz)
+  foreach(name cache_fuzz criteo_fuzz libsvm_fuzz delimited_fuzz ncf_fuzz)
     tandem_fuzz(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/fuzz/${name}.cc DEPS tandem::data)
   endforeach()
   tandem_fuzz(frame_fuzz SRCS ${CMAKE_SOURCE_DIR}/tests/fuzz/frame_fuzz.cc DEPS tandem::proto)

@@ -2,6 +2,7 @@
 // those of one reader of the text. Caches that do not fit or are damaged are refused by name.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/owned_fd.h"
 #include "base/random.h"
 #include "data/batch_source.h"
 #include "data/cache_rows.h"
@@ -129,14 +131,14 @@ void CompareWays(AnyFiles* files, Counts* counts) {
 
 TEST(CacheTest, CachedRowsAndRowsOfSeveralReadersAreThoseOfTheText) {
   Counts counts;
-  for (uint64_t i = 0; i < 100 && !HasFailure(); ++i) {
+  for (uint64_t i = 0; i < 60 && !HasFailure(); ++i) {
     SCOPED_TRACE(absl::StrCat("files ", i, ", --seed=", TestSeed()));
     AnyFiles files(HashCombine(TestSeed(), i));
     CompareWays(&files, &counts);
   }
-  EXPECT_GT(counts.same, 40);
-  EXPECT_GT(counts.refused, 2);
-  EXPECT_GT(counts.resumed, 40);
+  EXPECT_GT(counts.same, 20);
+  EXPECT_GT(counts.refused, 0);
+  EXPECT_GT(counts.resumed, 20);
 }
 
 // Files of several blocks, which are longer than what readers have in flight.
@@ -253,26 +255,31 @@ TEST_F(CacheRefusalTest, ACacheWithAnotherLabelAsZero) {
   ExpectOneLine(Read(), {path_, "was made for another data.columns.negative"});
 }
 
+// Bytes are written in place: a file system may flush a file that is written anew.
 TEST_F(CacheRefusalTest, AnyByteThatIsDamagedOrCutOff) {
   for (const int level : {0, 3}) {
     ASSERT_TRUE(Make(level).ok());
     const std::string good = ReadAll(path_);
-    const std::string name = std::filesystem::path(path_).filename();
-    for (size_t i = 0; i < good.size(); ++i) {
-      std::string bad = good;
-      bad[i] = static_cast<char>(bad[i] ^ (1 << (i % 8)));
-      dir_.Write(name, bad);
+    const auto size = static_cast<off_t>(good.size());
+    const OwnedFd file(open(path_.c_str(), O_WRONLY | O_CLOEXEC));
+    for (off_t i = 0; i < size && !HasFailure(); ++i) {
+      SCOPED_TRACE(absl::StrCat("byte ", i));
+      const char byte = good[static_cast<size_t>(i)], bad = static_cast<char>(byte ^ (1 << i % 8));
+      ASSERT_EQ(pwrite(file.get(), &bad, 1, i), 1);
       ExpectOneLine(Read(), {path_, "hint: tandem cache JOB"});
-      dir_.Write(name, good.substr(0, i));
-      ExpectOneLine(Read(), {path_, "hint: tandem cache JOB"});
-      if (HasFailure()) FAIL() << "byte " << i;
+      ASSERT_EQ(pwrite(file.get(), &byte, 1, i), 1);
     }
-    dir_.Write(name, good + "x");
-    ExpectOneLine(Read(), {path_, "hint: tandem cache JOB"});
-    std::string bad = good;
-    bad[20] ^= 1;
-    dir_.Write(name, bad);
+    EXPECT_TRUE(Read().ok()) << Read();
+    ASSERT_EQ(pwrite(file.get(), "x", 1, 20), 1);
     ExpectOneLine(Read(), {absl::StrCat(path_, ": block 0 is damaged")});
+    ASSERT_EQ(pwrite(file.get(), good.data(), good.size(), 0), size);
+    ASSERT_EQ(pwrite(file.get(), "x", 1, size), 1);
+    ExpectOneLine(Read(), {path_, "hint: tandem cache JOB"});
+    for (off_t i = size; i-- > 0 && !HasFailure();) {
+      SCOPED_TRACE(absl::StrCat(i, " bytes"));
+      ASSERT_EQ(ftruncate(file.get(), i), 0);
+      ExpectOneLine(Read(), {path_, "hint: tandem cache JOB"});
+    }
     EXPECT_TRUE(Make(level).ok()) << "a damaged cache is replaced";
     EXPECT_TRUE(Read().ok()) << Read();
   }
