@@ -18,6 +18,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/agent_command.h"
+#include "cli/cache_command.h"
 #include "cli/compare_command.h"
 #include "cli/export_command.h"
 #include "cli/host_list.h"
@@ -264,7 +265,7 @@ bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
 // The order and the headings of the commands in `tandem --help`.
 void GroupCommands(CLI::App* app) {
   const std::pair<const char*, std::vector<const char*>> groups[] = {
-      {"Train", {"run", "agent", "checkpoint", "stop", "predict", "export"}},
+      {"Train", {"run", "agent", "checkpoint", "stop", "predict", "export", "cache"}},
       {"Ask", {"compare", "plan", "simulate"}},
       {"Look", {"status", "doctor", "inspect"}},
       {"For developers", {"bench", "replay", "datagen"}},
@@ -290,6 +291,8 @@ int Main(int argc, char** argv) {
   AddPredict(&app, &predict);
   ExportFlags export_flags;
   AddExport(&app, &export_flags);
+  CacheFlags cache;
+  AddCache(&app, &cache);
   CompareFlags compare;
   AddCompare(&app, &compare);
   PlanFlags plan;
@@ -336,6 +339,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("plan")) return Printed(PlanCommand(plan));
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
+  if (app.got_subcommand("cache")) return Printed(CacheCommand(cache));
   if (app.got_subcommand("compare")) return CompareCommand(compare);
   if (app.got_subcommand("status")) return Printed(StatusCommand(status));
   if (app.got_subcommand("checkpoint")) return Printed(CheckpointCommand(checkpoint));

@@ -31,6 +31,7 @@ endif()
 
 integration_test(bitwise_test DEPS tandem::small_job)
 integration_test(blocks_test SAMPLED 2 DEPS tandem::small_job)
+integration_test(cache_job_test DEPS tandem::small_job)
 integration_test(checkpoint_test SAMPLED 2 DEPS tandem::small_job)
 integration_test(resume_test SAMPLED 6 DEPS tandem::small_job tandem::cli)
 integration_test(restart_test SAMPLED 6 DEPS tandem::small_job tandem::cli)
