@@ -266,7 +266,7 @@ absl::Status CacheFile::Init() {
 
 absl::Status CacheFile::ReadIndex(absl::string_view index, uint64_t end) {
   index_.resize(index.size() / sizeof(CacheBlock));
-  std::memcpy(index_.data(), index.data(), index.size());
+  if (!index.empty()) std::memcpy(index_.data(), index.data(), index.size());
   uint64_t at = kMagicBytes, rows = 0;
   for (size_t i = 0; i < index_.size(); ++i) {
     const CacheBlock& block = index_[i];

@@ -29,6 +29,8 @@
 namespace tandem::data {
 
 inline constexpr char kCacheMagic[] = "TANDEMRC";  // without the NUL
+// Change it whenever the layout changes, or a parser makes something else of a text. The hashing of
+// ids has a version of its own (kKeyHashing).
 inline constexpr uint64_t kCacheVersion = 1;
 // A block is closed when it has this many bytes. Only a single row can make it larger.
 inline constexpr size_t kCacheBlockBytes = size_t{256} << 10;

@@ -111,7 +111,7 @@ void Put(const T* numbers, size_t count, std::string* bytes) {
 template <typename T>
 bool Take(absl::string_view* bytes, size_t count, T* numbers) {
   if (count > bytes->size() / sizeof(T)) return false;
-  std::memcpy(numbers, bytes->data(), count * sizeof(T));
+  if (count > 0) std::memcpy(numbers, bytes->data(), count * sizeof(T));
   bytes->remove_prefix(count * sizeof(T));
   return true;
 }
