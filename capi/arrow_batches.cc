@@ -111,7 +111,7 @@ absl::StatusOr<int64_t> ArrowBatches::ReadRows(int64_t most, bool keep) {
       }
       rows_ = stream_->rows();
     }
-    const int64_t end = std::min(rows_, next_ + most - done);
+    const int64_t end = next_ + std::min(rows_ - next_, most - done);
     for (size_t i = 0; keep && i < columns_.size(); ++i) {
       TANDEM_RETURN_IF_ERROR(Append(i, next_, end));
     }

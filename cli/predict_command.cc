@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
@@ -23,6 +24,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "cli/progress_view.h"
 #include "cli/role_commands.h"
 #include "cli/run_command.h"
@@ -80,6 +82,11 @@ absl::Status CheckOut(const PredictFlags& flags) {
   if (absl::EndsWith(flags.out, ".parquet")) {
     const absl::Status ready = data::CheckParquet();
     if (!ready.ok()) return refuse(ready.message());
+    std::set<std::string> names = {"score"};
+    for (const std::string& name : flags.columns) {
+      if (names.insert(name).second) continue;
+      return refuse("--columns gives a second column '", name, "'; hint: leave it out");
+    }
     if (data::IsAddress(flags.out)) return absl::OkStatus();
   }
   const OutputPlace place = FindOutput(flags.out);
@@ -259,6 +266,12 @@ absl::Status WriteTable(const std::vector<float>& logits, const PredictFlags& fl
   }
   for (const float logit : logits) {
     if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->AppendNext(absl::MakeSpan(cells)));
+    for (size_t i = 0; i < cells.size(); ++i) {
+      if (IsUtf8(cells[i].back())) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--columns: row ", cells[i].size(), " of column '", flags.columns[i],
+                       "' is not UTF-8, as texts of Parquet files are; hint: leave it out"));
+    }
     scores.push_back(ScoreOf(logit));
   }
   if (columns != nullptr) TANDEM_RETURN_IF_ERROR(columns->CheckEnd());

@@ -49,9 +49,9 @@ constexpr Unread kUnread[] = {{"+s", "struct"},          {"+m", "map"},         
                               {"+r", "run-end encoded"}, {"tt", "time of day"}, {"tD", "duration"},
                               {"ti", "interval"}};
 
-// The unit of "tsu:UTC", in seconds; 0: it is none.
-double UnitOf(char letter) {
-  constexpr std::pair<char, double> kUnits[] = {{'s', 1}, {'m', 1e-3}, {'u', 1e-6}, {'n', 1e-9}};
+// How many units of "tsu:UTC" a second has; 0: it is no unit.
+double PerSecond(char letter) {
+  constexpr std::pair<char, double> kUnits[] = {{'s', 1}, {'m', 1e3}, {'u', 1e6}, {'n', 1e9}};
   for (const auto& [name, unit] : kUnits) {
     if (name == letter) return unit;
   }
@@ -61,13 +61,13 @@ double UnitOf(char letter) {
 bool ReadParameters(absl::string_view format, ArrowType* type) {
   if (format == "tdm") {
     type->kind = Kind::kTime;
-    type->unit = 1e-3;
+    type->per_second = 1e3;
     type->name = "date";
     return true;
   }
-  if (absl::StartsWith(format, "ts") && format.size() > 2 && UnitOf(format[2]) > 0) {
+  if (absl::StartsWith(format, "ts") && format.size() > 2 && PerSecond(format[2]) > 0) {
     type->kind = Kind::kTime;
-    type->unit = UnitOf(format[2]);
+    type->per_second = PerSecond(format[2]);
     type->name = "timestamp";
     return true;
   }
@@ -169,9 +169,16 @@ absl::Status ArrowColumn::Set(const ArrowType& type, const ArrowArray& array, in
   array_ = &array;
   offset_ = array.offset + offset;
   const bool has_values = type.kind != Kind::kNull && type.kind != Kind::kFixedList;
+  const bool views = type.kind == Kind::kListView || type.kind == Kind::kLargeListView;
   if (array.n_buffers < BuffersOf(type.kind) ||
-      (has_values && array.length > 0 && array.buffers[1] == nullptr)) {
+      (has_values && array.length > 0 && array.buffers[1] == nullptr) ||
+      (views && array.length > 0 && array.buffers[2] == nullptr)) {
     return Damaged("a buffer is missing");
+  }
+  if (array.length > 0 && type.kind == Kind::kText) {
+    text_end_ = static_cast<const int32_t*>(array.buffers[1])[array.offset + array.length];
+  } else if (array.length > 0 && type.kind == Kind::kLargeText) {
+    text_end_ = static_cast<const int64_t*>(array.buffers[1])[array.offset + array.length];
   }
   if (type.dictionary != nullptr) {
     if (array.dictionary == nullptr) return Damaged("its dictionary is missing");
@@ -251,7 +258,7 @@ absl::Status ArrowColumn::Get(int64_t row, TypedCell* cell) {
       return absl::OkStatus();
     case Kind::kTime:
       cell->kind = TypedCell::Kind::kTime;
-      cell->number = type_->unit * static_cast<double>(Values<int64_t>(1)[row]);
+      cell->number = static_cast<double>(Values<int64_t>(1)[row]) / type_->per_second;
       return absl::OkStatus();
     case Kind::kDecimal:
       GetDecimal(row, cell);
@@ -287,12 +294,14 @@ absl::Status ArrowColumn::GetText(int64_t row, TypedCell* cell) const {
     }
     std::memcpy(&buffer, view + 8, sizeof(buffer));
     std::memcpy(&at, view + 12, sizeof(at));
-    if (size < 0 || at < 0 || buffer < 0 || buffer >= array_->n_buffers - 3) {
+    const auto* const sizes = static_cast<const int64_t*>(array_->buffers[array_->n_buffers - 1]);
+    begin = at;
+    end = int64_t{at} + size;
+    if (size < 0 || at < 0 || buffer < 0 || buffer >= array_->n_buffers - 3 || sizes == nullptr ||
+        end > sizes[buffer]) {
       return Damaged("a text is nowhere");
     }
     data = array_->buffers[2 + buffer];
-    begin = at;
-    end = int64_t{at} + size;
   } else if (type_->kind == Kind::kText) {
     begin = Values<int32_t>(1)[row];
     end = Values<int32_t>(1)[row + 1];
@@ -302,7 +311,9 @@ absl::Status ArrowColumn::GetText(int64_t row, TypedCell* cell) const {
     end = Values<int64_t>(1)[row + 1];
     data = array_->buffers[2];
   }
-  if (begin < 0 || end < begin || end - begin >= kMost || (end > begin && data == nullptr)) {
+  const bool listed = type_->kind == Kind::kText || type_->kind == Kind::kLargeText;
+  if (begin < 0 || end < begin || end - begin >= kMost || (listed && end > text_end_) ||
+      (end > begin && data == nullptr)) {
     return Damaged("a text is nowhere");
   }
   cell->text = end == begin ? absl::string_view()

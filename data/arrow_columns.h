@@ -45,10 +45,10 @@ struct ArrowType {
     kFixedList,
   };
   Kind kind = Kind::kNull;
-  int bytes = 0;     // of a value, if that is fixed; of a fixed list: its items
-  int scale = 0;     // digits behind the point of a decimal
-  double unit = 1;   // seconds of kTime
-  std::string name;  // for messages: "int64", "list of text"
+  int bytes = 0;          // of a value, if that is fixed; of a fixed list: its items
+  int scale = 0;          // digits behind the point of a decimal
+  double per_second = 1;  // units of kTime in a second
+  std::string name;       // for messages: "int64", "list of text"
   bool is_list() const { return kind >= Kind::kList; }
   bool is_time() const { return kind == Kind::kDays || kind == Kind::kTime; }
   std::unique_ptr<ArrowType> items;       // of a list
@@ -84,6 +84,7 @@ class ArrowColumn {
   const ArrowType* type_ = nullptr;
   const ArrowArray* array_ = nullptr;
   int64_t offset_ = 0;
+  int64_t text_end_ = 0;                // of kText and kLargeText: bytes of all texts
   std::unique_ptr<ArrowColumn> inner_;  // items, or values of the dictionary
 };
 

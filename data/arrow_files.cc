@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/process.h"
 #include "base/status_macros.h"
@@ -120,6 +122,21 @@ absl::Status ErrorOf(const std::string& path, char* text) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
+// The name as a part of an address.
+std::string EscapedName(absl::string_view name) {
+  std::string escaped;
+  for (const char c : name) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                       absl::StrContains("-._~!$&'()*+,;=:@", absl::string_view(&c, 1));
+    if (plain) {
+      escaped += c;
+    } else {
+      absl::StrAppendFormat(&escaped, "%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return escaped;
+}
+
 class OpenFile final : public ArrowFile {
  public:
   OpenFile(const tandem_arrow_module* module, std::string path)
@@ -209,7 +226,7 @@ absl::StatusOr<std::vector<std::string>> ExpandAddress(const std::string& addres
   for (const std::string& name : names) {
     if (fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
     if (name[0] == '_' && pattern[0] != '_') continue;
-    found.push_back(absl::StrCat(folder, "/", name, tail));
+    found.push_back(absl::StrCat(folder, "/", EscapedName(name), tail));
   }
   return found;
 }

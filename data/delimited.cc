@@ -238,8 +238,9 @@ class ColumnsParser final : public RowParser {
     const auto add = [this](ColumnPlace* place, Role role) {
       place->at = typed_columns_.size();
       const bool splits = !place->rule.separator().empty();
+      const bool dated = !place->rule.date().empty();
       typed_columns_.push_back(
-          {place->name, role, splits, role == Role::kLabel && labels_optional_});
+          {place->name, role, splits, dated, role == Role::kLabel && labels_optional_});
     };
     without_label_ = label_.name.empty();
     if (!without_label_) add(&label_, Role::kLabel);
@@ -263,8 +264,10 @@ class ColumnsParser final : public RowParser {
   // Reads the number of a cell; NaN if it is missing. False if it is none.
   bool ReadTyped(const ColumnPlace& place, TypedCell* cell, double* x) {
     if (cell->IsMissing()) return true;
-    if (cell->kind == TypedCell::Kind::kText) {
-      return place.IsMissing(cell->text) || ReadNumber(place.rule, cell->text, x);
+    const bool date = !place.rule.date().empty() && cell->kind == TypedCell::Kind::kInteger;
+    if (cell->kind == TypedCell::Kind::kText || date) {
+      const absl::string_view text = cell->Text(&cell->owned);
+      return place.IsMissing(text) || ReadNumber(place.rule, text, x);
     }
     *x = cell->Number();
     if (cell->kind == TypedCell::Kind::kTime) {

@@ -255,6 +255,11 @@ uint64_t HashOf(const FileStamp& stamp) {
   return HashCombine(written, stamp.inode);
 }
 
+// The address without the options behind "?", which may name another endpoint of the same files.
+std::string WithoutOptions(const std::string& name) {
+  return IsAddress(name) ? name.substr(0, name.find('?')) : name;
+}
+
 // A hash of all bytes of a short file, and of evenly spread pieces of a longer one. Never 0.
 absl::StatusOr<uint64_t> SampleOf(const std::string& file, uint64_t bytes) {
   constexpr uint64_t kPiece = uint64_t{16} << 10, kPieces = 64;
@@ -281,7 +286,7 @@ absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
       return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", std::strerror(errno)));
     }
     DataFile& file = files.emplace_back();
-    file.set_name(std::filesystem::path(name).filename().string());
+    file.set_name(std::filesystem::path(WithoutOptions(name)).filename().string());
     file.set_bytes(stamp.bytes);
     if (!IsAddress(name)) {
       TANDEM_ASSIGN_OR_RETURN(const uint64_t sample,

@@ -34,7 +34,19 @@ absl::Status CheckType(const ParquetColumn& column, const ArrowType& type) {
   if (!values.is_list() && column.role == Role::kIds && !column.splits) {
     return refuse("a list", "`separator` splits a text; without `pooling` there is one id a row");
   }
-  const bool time = values.is_time() || (values.is_list() && values.items->values().is_time());
+  const ArrowType& items = values.is_list() ? values.items->values() : values;
+  if (items.kind == ArrowType::Kind::kHalf && column.role != Role::kNumber) {
+    return refuse("text, an integer, a float or a double",
+                  "16-bit floats have no text that other programs agree on");
+  }
+  const bool fraction =
+      items.kind == ArrowType::Kind::kBool || items.kind == ArrowType::Kind::kHalf ||
+      items.kind == ArrowType::Kind::kFloat || items.kind == ArrowType::Kind::kDouble ||
+      items.kind == ArrowType::Kind::kDecimal;
+  if (column.dated && fraction) {
+    return refuse("text, an integer or a time", "`date` is the form of a text such as 20240131");
+  }
+  const bool time = items.is_time();
   if (time && column.role != Role::kNumber) {
     return refuse("text or a number",
                   "times have no text of their own: make it in the file, or read the column as one "

@@ -28,6 +28,7 @@ struct ParquetColumn {
   std::string name;
   Role role = Role::kId;
   bool splits = false;    // kIds: a text has several values
+  bool dated = false;     // kNumber: texts and integers are dates of a form
   bool optional = false;  // the file may lack the column; its cells are then null
 };
 

@@ -187,7 +187,8 @@ absl::StatusOr<PartFiles> FilesToDeal(const RowPart& part, RowParser* parser) {
       cut &= !piece.whole;
       if (piece.whole) {
         ++found.whole;
-        if (all.end != kNoEnd) piece.unpacked *= static_cast<double>(size) / (all.end - all.begin);
+        if (all.end != kNoEnd)
+          piece.unpacked = piece.unpacked * static_cast<double>(size) / (all.end - all.begin);
       } else {
         found.plain_bytes += size;
       }

@@ -136,7 +136,7 @@ absl::Status RowWalk::ContinueAt(const ReadPlace& place) {
   }
   return absl::FailedPreconditionError(
       absl::StrCat((*files_)[file], place.line() > 0 ? absl::StrCat(":", place.line()) : "",
-                   ": expected at byte ", place.offset(),
+                   ": expected at ", file_->rows() < 0 ? "byte " : "row ", place.offset(),
                    " the row that was there when the checkpoint was made, and the file has ",
                    found ? "another one" : "none", "; hint: bring back the file as it was"));
 }

@@ -5,9 +5,11 @@
 #include <arrow/c/bridge.h>
 #include <arrow/config.h>
 #include <arrow/filesystem/filesystem.h>
+#include <arrow/filesystem/localfs.h>
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
 #include <arrow/record_batch.h>
+#include <arrow/type_traits.h>
 #include <arrow/util/config.h>
 #include <dlfcn.h>
 #include <parquet/arrow/reader.h>
@@ -20,6 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -61,8 +64,9 @@ struct Place {
 
 arrow::Result<Place> Find(const std::string& path) {
   Place place;
-  if (!IsAddress(path)) {
-    ARROW_ASSIGN_OR_RAISE(place.files, arrow::fs::FileSystemFromUriOrPath(path, &place.path));
+  if (!IsAddress(path)) {  // Arrow takes absolute names only
+    place.files = std::make_shared<arrow::fs::LocalFileSystem>();
+    place.path = std::filesystem::absolute(path).string();
     return place;
   }
   ARROW_RETURN_NOT_OK(LoadScheme(path));
@@ -81,6 +85,14 @@ class File {
   virtual ~File() = default;
   virtual std::shared_ptr<arrow::Schema> schema() const = 0;
   virtual std::vector<int64_t> BlockRows() = 0;
+  // Where the columns of the file are in what was read of it, which has an order of its own.
+  std::vector<int> OrderIn(const arrow::Schema& read, const std::vector<int>& columns) const {
+    std::vector<int> order;
+    for (const int column : columns) {
+      order.push_back(read.GetFieldIndex(schema()->field(column)->name()));
+    }
+    return order;
+  }
   // A reader of one block with some of the columns. It may outlive the file.
   virtual arrow::Result<std::shared_ptr<arrow::RecordBatchReader>> Read(
       int block, const std::vector<int>& columns) = 0;
@@ -130,6 +142,8 @@ class ParquetFile final : public File {
     properties.set_batch_size(kBatchRows);
     properties.set_use_threads(false);
     properties.set_pre_buffer(far);
+    // Nanoseconds, the unit that is taken otherwise, end in the year 2262.
+    properties.set_coerce_int96_timestamp_unit(arrow::TimeUnit::MICRO);
     parquet::arrow::FileReaderBuilder builder;
     ARROW_RETURN_NOT_OK(builder.Open(std::move(bytes)));
     std::unique_ptr<parquet::arrow::FileReader> reader;
@@ -150,15 +164,13 @@ class ParquetFile final : public File {
   }
   arrow::Result<std::shared_ptr<arrow::RecordBatchReader>> Read(
       int block, const std::vector<int>& columns) override {
-    std::vector<int> leaves, order;
+    std::vector<int> leaves;
     for (const int column : columns) {
       AddLeaves(reader_->manifest().schema_fields[static_cast<size_t>(column)], &leaves);
     }
     ARROW_ASSIGN_OR_RAISE(std::shared_ptr<arrow::RecordBatchReader> rows,
                           reader_->GetRecordBatchReader({block}, leaves));
-    for (const int column : columns) {  // their order in `rows` is Parquet's
-      order.push_back(rows->schema()->GetFieldIndex(schema_->field(column)->name()));
-    }
+    std::vector<int> order = OrderIn(*rows->schema(), columns);
     return std::make_shared<Kept>(reader_, std::move(rows), std::move(order));
   }
 
@@ -167,29 +179,58 @@ class ParquetFile final : public File {
   std::shared_ptr<arrow::Schema> schema_;
 };
 
+using IpcReader = arrow::ipc::RecordBatchFileReader;
+
 class ArrowFile final : public File {
  public:
   static arrow::Result<std::unique_ptr<File>> Open(
       std::shared_ptr<arrow::io::RandomAccessFile> bytes) {
     auto file = std::make_unique<ArrowFile>();
-    ARROW_ASSIGN_OR_RAISE(file->reader_, arrow::ipc::RecordBatchFileReader::Open(std::move(bytes)));
-    for (int i = 0; i < file->reader_->num_record_batches(); ++i) {
-      ARROW_ASSIGN_OR_RAISE(const auto batch, file->reader_->ReadRecordBatch(i));
+    file->bytes_ = std::move(bytes);
+    ARROW_ASSIGN_OR_RAISE(const auto whole, IpcReader::Open(file->bytes_));
+    file->schema_ = whole->schema();
+    // The rows of a batch are known when it is read. A column of numbers is read quickly.
+    int cheap = 0;
+    while (cheap < file->schema_->num_fields() &&
+           !arrow::is_primitive(file->schema_->field(cheap)->type()->id())) {
+      ++cheap;
+    }
+    ARROW_ASSIGN_OR_RAISE(const auto reader,
+                          file->Reader({cheap < file->schema_->num_fields() ? cheap : 0}));
+    for (int i = 0; i < reader->num_record_batches(); ++i) {
+      ARROW_ASSIGN_OR_RAISE(const auto batch, reader->ReadRecordBatch(i));
       file->rows_.push_back(batch->num_rows());
     }
     return file;
   }
-  std::shared_ptr<arrow::Schema> schema() const override { return reader_->schema(); }
+  std::shared_ptr<arrow::Schema> schema() const override { return schema_; }
   std::vector<int64_t> BlockRows() override { return rows_; }
   arrow::Result<std::shared_ptr<arrow::RecordBatchReader>> Read(
       int block, const std::vector<int>& columns) override {
+    if (reader_ == nullptr || columns != read_) {
+      ARROW_ASSIGN_OR_RAISE(reader_, Reader(columns));
+      read_ = columns;
+    }
     ARROW_ASSIGN_OR_RAISE(const auto batch, reader_->ReadRecordBatch(block));
+    // Arrow has checked the ends of each column alone, and any bytes may be in a file.
+    ARROW_RETURN_NOT_OK(batch->ValidateFull());
     ARROW_ASSIGN_OR_RAISE(auto rows, arrow::RecordBatchReader::Make({batch}, batch->schema()));
-    return std::make_shared<Kept>(nullptr, std::move(rows), columns);
+    return std::make_shared<Kept>(nullptr, std::move(rows), OrderIn(*batch->schema(), columns));
   }
 
  private:
-  std::shared_ptr<arrow::ipc::RecordBatchFileReader> reader_;
+  // A reader of some columns. Without any it would read all.
+  arrow::Result<std::shared_ptr<IpcReader>> Reader(std::vector<int> columns) const {
+    auto options = arrow::ipc::IpcReadOptions::Defaults();
+    options.included_fields = std::move(columns);
+    options.use_threads = false;
+    return IpcReader::Open(bytes_, options);
+  }
+
+  std::shared_ptr<arrow::io::RandomAccessFile> bytes_;
+  std::shared_ptr<arrow::Schema> schema_;
+  std::shared_ptr<IpcReader> reader_;  // of the columns read_
+  std::vector<int> read_;
   std::vector<int64_t> rows_;
 };
 
@@ -198,9 +239,21 @@ arrow::Result<std::unique_ptr<File>> OpenFile(const std::string& path) {
   ARROW_ASSIGN_OR_RAISE(auto bytes, place.files->OpenInputFile(place.path));
   constexpr int64_t kMagic = 6;
   ARROW_ASSIGN_OR_RAISE(const auto magic, bytes->ReadAt(0, kMagic));
-  const bool arrow = magic->ToString() == "ARROW1";
-  return arrow ? ArrowFile::Open(std::move(bytes))
-               : ParquetFile::Open(std::move(bytes), IsAddress(path));
+  const std::string start = magic->ToString();
+  if (start == "ARROW1") return ArrowFile::Open(std::move(bytes));
+  constexpr std::pair<const char*, const char*> kOthers[] = {
+      {"FEA1", "a Feather file of version 1, expected Parquet or Arrow; hint: write version 2"},
+      {"\xff\xff\xff\xff", "a stream of Arrow, expected a file; hint: pyarrow.ipc.new_file"},
+      {"\x28\xb5\x2f\xfd",
+       "compressed by zstd, expected Parquet; hint: unpack it, as Parquet "
+       "files are compressed inside"},
+      {"\x1f\x8b",
+       "compressed by gzip, expected Parquet; hint: unpack it, as Parquet files are "
+       "compressed inside"}};
+  for (const auto& [other, what] : kOthers) {
+    if (start.rfind(other, 0) == 0) return arrow::Status::Invalid("it is ", what);
+  }
+  return ParquetFile::Open(std::move(bytes), IsAddress(path));
 }
 
 // ---- writing ----------------------------------------------------------------------------------
