@@ -1,10 +1,11 @@
 """DLRM in PyTorch: what the same machine does without a parameter server.
 
-Shape: 13 numbers, 26 tables x 100,000 rows x 16, bottom 512-256-64-16, top 512-256-1, batch 2048 a
+Shape: 13 numbers, 26 tables x 100,000 rows x 16 (--rows), bottom 512-256-64-16, top 512-256-1, batch 2048 a
 process, Zipf(1.05) ids made before the clock starts.
 
   --mode single   one process, --threads threads, nn.EmbeddingBag with sparse gradients;
-                  --device cuda: model, tables and prepared batches on the GPU
+                  --device cuda: model, tables and prepared batches on the GPU;
+                  --compile: by torch.compile, and the line of JSON has the count of graph breaks
   --mode ddp_mlp  --processes processes with one thread each, DistributedDataParallel over --backend (gloo,
                   or tandem) on the two MLPs alone: no embeddings, no interaction (the ceiling of a
                   synchronous dense part)
@@ -14,6 +15,7 @@ Prints one JSON line for each repetition: {"name", "repetition", "samples_per_se
 """
 
 import argparse
+import functools
 import json
 import os
 import tempfile
@@ -39,10 +41,10 @@ def mlp(width, widths, relu_last):
 
 
 class Dlrm(nn.Module):
-    def __init__(self):
+    def __init__(self, rows=ROWS):
         super().__init__()
         self.tables = nn.ModuleList(
-            nn.EmbeddingBag(ROWS, DIM, mode="sum", sparse=True) for _ in range(TABLES))
+            nn.EmbeddingBag(rows, DIM, mode="sum", sparse=True) for _ in range(TABLES))
         self.bottom = mlp(NUMBERS, BOTTOM, relu_last=True)
         self.top = mlp(DIM + PAIRS, TOP, relu_last=False)
         lower = torch.tril_indices(TABLES + 1, TABLES + 1, offset=-1)
@@ -67,11 +69,15 @@ class Mlps(nn.Module):
         return self.top(torch.cat([self.bottom(numbers), pairs], dim=1)).squeeze(1)
 
 
-def zipf_ids(shape, generator):
-    weights = torch.arange(1, ROWS + 1, dtype=torch.float64).pow(-1.05)
-    cumulative = torch.cumsum(weights / weights.sum(), 0)
+@functools.lru_cache(maxsize=1)
+def zipf(rows):
+    weights = torch.arange(1, rows + 1, dtype=torch.float64).pow(-1.05)
+    return torch.cumsum(weights / weights.sum(), 0)
+
+
+def zipf_ids(shape, generator, rows=ROWS):
     drawn = torch.rand(shape, generator=generator, dtype=torch.float64)
-    return torch.searchsorted(cumulative, drawn).clamp_(max=ROWS - 1)
+    return torch.searchsorted(zipf(rows), drawn).clamp_(max=rows - 1)
 
 
 def prepare(args, rank, mlps_only):
@@ -79,26 +85,24 @@ def prepare(args, rank, mlps_only):
     generator = torch.Generator().manual_seed(args.seed + rank)
     offsets = torch.arange(args.batch)
     batches = []
-    for _ in range(PREPARED_BATCHES):
+    for _ in range(args.batches):
         numbers = torch.randn(args.batch, NUMBERS, generator=generator)
         labels = (torch.rand(args.batch, generator=generator) < 0.25).float()
         if mlps_only:
             inputs = (numbers, torch.randn(args.batch, PAIRS, generator=generator))
         else:
-            inputs = (numbers, zipf_ids((TABLES, args.batch), generator), offsets)
+            inputs = (numbers, zipf_ids((TABLES, args.batch), generator, args.rows), offsets)
         batches.append((tuple(x.to(args.device) for x in inputs), labels.to(args.device)))
     return batches
 
 
-def new_optimizer(name, model):
-    if name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=0.01)
-    return torch.optim.Adagrad(model.parameters(), lr=0.01)
+def new_optimizer(name, parameters):
+    return {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[name](parameters, lr=0.01)
 
 
-def measure(args, model, batches, processes, report):
-    """Trains and reports samples per second of all processes together."""
-    optimizer = new_optimizer(args.optimizer, model)
+def measure(args, model, batches, processes, report, parameters=None):
+    """Trains and reports samples per second of all processes together. parameters: default those of the model."""
+    optimizer = new_optimizer(args.optimizer, model.parameters() if parameters is None else parameters)
     loss_of = nn.BCEWithLogitsLoss()
 
     def train(steps):
@@ -118,10 +122,10 @@ def measure(args, model, batches, processes, report):
         report(repetition, processes * args.steps * args.batch / seconds)
 
 
-def printer(name):
+def printer(name, **more):
     def report(repetition, rate):
         print(json.dumps({"name": name, "repetition": repetition,
-                          "samples_per_second": round(rate, 1)}), flush=True)
+                          "samples_per_second": round(rate, 1), **more}), flush=True)
     return report
 
 
@@ -129,8 +133,14 @@ def run_single(args):
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     where = "cuda" if args.device == "cuda" else f"{args.threads}_threads"
-    measure(args, Dlrm().to(args.device), prepare(args, 0, mlps_only=False), 1,
-            printer(f"torch_single_{where}_{args.optimizer}"))
+    model, batches = Dlrm(args.rows).to(args.device), prepare(args, 0, mlps_only=False)
+    more = {}
+    if args.compile:
+        explained = torch._dynamo.explain(model)(*batches[0][0])  # pylint: disable=protected-access
+        more = {"graph_breaks": explained.graph_break_count}
+        torch._dynamo.reset()  # pylint: disable=protected-access
+        model = torch.compile(model)
+    measure(args, model, batches, 1, printer(f"torch_single_{where}_{args.optimizer}", **more))
 
 
 def run_ddp_rank(rank, args, rendezvous):
@@ -173,9 +183,12 @@ def main():
     parser.add_argument("--backend", choices=["gloo", "tandem"], default="gloo")
     parser.add_argument("--optimizer", choices=["sgd", "adagrad"], default="adagrad")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of --mode single")
+    parser.add_argument("--compile", action="store_true", help="of --mode single")
+    parser.add_argument("--rows", type=int, default=ROWS, help="of a table")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--batches", type=int, default=PREPARED_BATCHES, help="prepared, taken round and round")
     parser.add_argument("--steps", type=int, default=100, help="of each repetition")
     parser.add_argument("--warmup", type=int, default=10, help="steps before the clock starts")
     parser.add_argument("--repetitions", type=int, default=3)

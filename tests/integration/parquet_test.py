@@ -71,9 +71,9 @@ def job(folder, name, train, data="test_fraction: 0.2", reproducible="true"):
     return path
 
 
-def run(*arguments, fails=False, **variables):
+def run(*arguments, fails=False, folder=None, **variables):
     done = subprocess.run([TANDEM, *arguments], env=dict(os.environ, **variables), timeout=LIMIT, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, cwd=folder)
     if (done.returncode != 0) != fails:
         sys.exit(f"{' '.join(arguments)}: exit {done.returncode}\n{done.stdout}")
     return done.stdout
@@ -143,6 +143,13 @@ def other_types(folder):
     times = [datetime.datetime.combine(day, datetime.time()) for day in days]
     parquet.write_table(table(dict(columns, age=times, visits=prices)), typed)
     assert same(first, model(train(folder, "times", typed)))
+    parquet.write_table(table(dict(columns, age=times, visits=prices)), typed, use_deprecated_int96_timestamps=True)
+    assert same(first, model(train(folder, "int96", typed)))
+    whole_days = [day.year * 10000 + day.month * 100 + day.day for day in days]
+    parquet.write_table(table(dict(columns, age=whole_days, visits=prices)), typed)
+    dated = train(folder, "dated", typed, "--set", "data.columns.column=[{name: 'tags' pooling: MEAN}, "
+                  "{name: 'visits' scale: NONE}, {name: 'age' date: '%Y%m%d'}]")
+    assert same(first, model(dated))
     raw = train(folder, "raw", plain, "--set", "data.columns.categorical=['item']", "--set",
                 "data.columns.column=[{name: 'item' ids: RAW}]")
     items = {int(item) % 2 ** 64 for item in columns["item"]}
@@ -181,6 +188,21 @@ def refusals(folder, path):
         with open(os.path.join(folder, name + ".parquet"), "wb") as file:
             file.write(damaged)
         refused(name, None, word)
+    whole = parquet.read_table(path).combine_chunks()
+    for name, kind in (("offset", pyarrow.string()), ("view", pyarrow.string_view())):
+        at = pyarrow.array(["a city of many letters"] * ROWS, kind)
+        beside = whole.set_column(whole.schema.get_field_index("item"), "item", at)
+        wrong = os.path.join(folder, name + ".parquet")
+        pyarrow.feather.write_feather(beside, wrong, compression="uncompressed", chunksize=ROWS)
+        with open(wrong, "rb") as file:
+            good = file.read()
+        text = numpy.frombuffer(at.buffers()[1], numpy.int32).copy()
+        text[1000 if name == "offset" else 4003] = 2 ** 30  # the end of a text, or the place of another
+        damaged = good.replace(bytes(at.buffers()[1])[:4 * len(text)], text.tobytes())
+        assert damaged != good
+        with open(wrong, "wb") as file:
+            file.write(damaged)
+        refused(name, None, name + ".parquet: ")
     refused("alone", None, "pyarrow", "hint: pip install pyarrow", train=path, TANDEM_PYARROW=folder)
 
 
@@ -192,6 +214,13 @@ def scores(folder, path, trained):
     assert scored.column_names == ["city", "item", "score"] and len(scored) == ROWS
     assert [int(item) for item in scored["item"].to_pylist()] == whole["item"].to_pylist()
     assert [city or None for city in scored["city"].to_pylist()] == whole["city"].to_pylist()
+    near = ("predict", "parquet.textproto", "--init-from", trained, "--data", os.path.basename(path), "--out")
+    run(*near, "near.parquet", folder=folder)
+    assert parquet.read_table(os.path.join(folder, "near.parquet"))["score"] == scored["score"]
+    twice = run(*near, "twice.parquet", "--columns", "city,score", folder=folder, fails=True)
+    assert "--columns gives a second column 'score'" in twice, twice
+    run("run", job(folder, "near", os.path.basename(path)), "--out", "near.out", folder=folder)
+    assert same(model(trained), model(os.path.join(folder, "near.out")))
     text = os.path.join(folder, "scores.txt")
     run("predict", os.path.join(folder, "text.textproto"), "--init-from", trained, "--data",
         os.path.join(folder, "rows.csv"), "--out", text)

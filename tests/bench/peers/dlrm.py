@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""DLRM of configs/dlrm_bench.textproto: Tandem beside TorchRec on the CPU and beside PyTorch 2, in turns.
+
+    $(tests/python/torch_environment.sh peers) tests/bench/peers/dlrm.py [--only WORD] [--rounds N] [--steps N]
+        [--rows ROWS_IN_ALL] [--build DIR] [--tiny]
+
+13 numbers, 26 tables with --rows rows in all x 16, bottom 512-256-64-16, top 512-256-1, one id a field, Zipf(1.05), Adagrad
+(.01) for rows and layers, batch 2048 a process, float32, two cores. --only: sides with that in their names.
+
+    tandem_bsp       `tandem run`, 2 workers and 2 servers, compiled model, tables and dense layers in step
+    tandem_hybrid    the same, asynchronous tables, rows of the next step prefetched
+    tandem_torchrec  torchrec's DLRM through tandem.torchrec.shard, 2 workers and 2 servers, in step
+    torch_eager      PyTorch, one process, two threads, nn.EmbeddingBag(sparse=True)
+    torch_compile    the same through torch.compile
+    torchrec_1       torchrec's DLRM in DistributedModelParallel over gloo, one process, two threads
+    torchrec_2       two processes, one thread each, gloo
+
+Samples per second of all processes together, and the peak of resident memory: PSS of all processes, once a second.
+
+What the peers do better. TorchRec shards over GPUs with fused kernels of FBGEMM, and is proven there; the CPU and gloo are not
+what it is made for. Its Adagrad runs inside the backward pass. Its memory is rows x 16 floats x 2 and no more: no keys, no
+index. PyTorch needs no second process at all. Both run any Python model, eager.
+
+What differs. The peers' batches (steps x 2048 samples a process, all different) are in memory before the clock starts, and
+they warm up for ten steps. tandem_bsp and tandem_hybrid parse and hash a text file with the same ids during the run, and
+their first steps count. Their rows exist once an id has come, so their memory has fewer rows than the tables of the peers;
+tandem_torchrec has all of them, its ids are row numbers, and its batches are prepared as the peers' are. It is timed like the
+peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with PyTorch's wheel
+and MKL, whose best setting a probe finds. Peers that take a step alone (torch_*, torchrec_1) have batches of 2048, the others
+of 2 x 2048. TorchRec's tables are whole on one process (table-wise) or divided by rows: a probe takes the faster one.
+Its TrainPipelineSparseDist hides copies to a GPU and needs CUDA streams; on the CPU the plain loop is all there is.
+"""
+import os
+import pathlib
+import sys
+import tempfile
+
+import common
+from common import call, last_json
+
+KEYS = [f"C{i}" for i in range(1, 27)]
+BOTTOM, TOP, DIM, NUMBERS = [512, 256, 64, 16], [512, 256, 1], 16, 13
+
+
+def batch_flags(flags):
+    """The flags of dlrm_torch.prepare and measure."""
+    flags.batches, flags.optimizer, flags.device, flags.repetitions, flags.seed = flags.steps, "adagrad", "cpu", 1, 1
+    return flags
+
+
+def torchrec_batches(flags, rank):
+    import torch  # pylint: disable=import-outside-toplevel
+    from dlrm_torch import prepare  # pylint: disable=import-outside-toplevel
+    from torchrec import KeyedJaggedTensor  # pylint: disable=import-outside-toplevel
+    ones = torch.ones(len(KEYS) * flags.batch, dtype=torch.int32)
+    return [((numbers, KeyedJaggedTensor(KEYS, ids.reshape(-1), lengths=ones)), labels)
+            for (numbers, ids, _), labels in prepare(batch_flags(flags), rank, mlps_only=False)]
+
+
+def torchrec_dlrm(rows):
+    import torch  # pylint: disable=import-outside-toplevel
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig  # pylint: disable=import-outside-toplevel
+    from torchrec.models.dlrm import DLRM  # pylint: disable=import-outside-toplevel
+    tables = [EmbeddingBagConfig(name="t_" + key, embedding_dim=DIM, num_embeddings=rows, feature_names=[key])
+              for key in KEYS]
+    return DLRM(EmbeddingBagCollection(tables, device=torch.device("meta")), NUMBERS, BOTTOM, TOP)
+
+
+# ---- workers: processes of this script ----
+
+
+def torchrec_rank(flags):
+    """One process of DistributedModelParallel."""
+    import torch  # pylint: disable=import-outside-toplevel
+    from dlrm_torch import measure, printer  # pylint: disable=import-outside-toplevel
+    from torchrec.distributed import DistributedModelParallel  # pylint: disable=import-outside-toplevel
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # pylint: disable=import-outside-toplevel
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # pylint: disable=import-outside-toplevel
+    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # pylint: disable=import-outside-toplevel
+    from torchrec.optim.optimizers import in_backward_optimizer_filter  # pylint: disable=import-outside-toplevel
+    torch.set_num_threads(flags.threads)
+    torch.manual_seed(1)
+    torch.distributed.init_process_group("gloo", init_method="file://" + flags.meet, rank=flags.rank,
+                                         world_size=flags.processes)
+    model = torchrec_dlrm(flags.rows)
+    apply_optimizer_in_backward(torch.optim.Adagrad, model.sparse_arch.parameters(), {"lr": .01, "eps": 1e-10})
+    sharder = EmbeddingBagCollectionSharder()
+    only = {"t_" + key: ParameterConstraints(sharding_types=[flags.sharding]) for key in KEYS}
+    planner = EmbeddingShardingPlanner(constraints=only, topology=Topology(
+        world_size=flags.processes, local_world_size=flags.processes, compute_device="cpu"))
+    plan = planner.collective_plan(model, [sharder], torch.distributed.GroupMember.WORLD)
+    model = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=[sharder])
+    dense = [parameter for _, parameter in in_backward_optimizer_filter(model.named_parameters())]
+    say = printer("torchrec") if flags.rank == 0 else lambda *_: None
+    measure(flags, lambda *inputs: model(*inputs).squeeze(1), torchrec_batches(flags, flags.rank), flags.processes, say, dense)
+    torch.distributed.destroy_process_group()
+
+
+def shard_worker(flags):
+    """The same model with its tables on servers."""
+    import torch  # pylint: disable=import-outside-toplevel
+    import tandem.torchrec  # pylint: disable=import-outside-toplevel
+    from dlrm_torch import printer  # pylint: disable=import-outside-toplevel
+    from time import perf_counter  # pylint: disable=import-outside-toplevel
+    torch.manual_seed(1)
+    model = tandem.torchrec.shard(torchrec_dlrm(flags.rows), optimizer="kind: ADAGRAD learning_rate: 0.01",
+                                  batch_size=flags.batch, workers=2, servers=2, out=flags.meet, set=["train.prefetch_steps=1"])
+    torch.set_num_threads(1)
+    job = tandem.job()
+    batches = torchrec_batches(flags, job.rank)
+    warm = batches[:flags.warmup]
+    optimizer = tandem.DistributedOptimizer(torch.optim.Adagrad(model.parameters(), lr=.01), model)
+    loss_of = torch.nn.BCEWithLogitsLoss()
+    loader = tandem.DataLoader([(*inputs, labels) for inputs, labels in warm + batches], features=1)
+    for _ in job.epochs():
+        for number, (numbers, ids, labels) in enumerate(loader):
+            if number == len(warm):
+                began = perf_counter()
+            optimizer.zero_grad()
+            loss_of(model(numbers, ids).squeeze(1), labels).backward()
+            optimizer.step()
+        rate = 2 * len(batches) * flags.batch / (perf_counter() - began)
+    if job.rank == 0:
+        with open(flags.meet + ".rate", "w", encoding="utf-8") as file:
+            sys.stdout = file
+            printer("shard")(0, rate)
+
+
+WORKERS = {"torchrec": torchrec_rank, "shard": shard_worker}
+
+
+# ---- sides ----
+
+
+class Bench:
+    def __init__(self, flags, folder):
+        self.flags, self.folder, self.blas = flags, folder, {} if flags.tiny else common.best_blas()
+        self.breaks, self.sharding = None, "table_wise"
+
+    def sides(self):
+        made = {"tandem_bsp": lambda: self.compiled(), "tandem_torchrec": self.sharded,
+                "tandem_hybrid": lambda: self.compiled("--set", "policy.kind=ASP", "--set", "train.prefetch_steps=1"),
+                "torch_eager": self.torch, "torch_compile": lambda: self.torch("--compile"),
+                "torchrec_1": lambda: self.torchrec(1), "torchrec_2": lambda: self.torchrec(2)}
+        return {name: side for name, side in made.items() if self.flags.only in name}
+
+    def own(self, worker, **more):
+        f = self.flags
+        words = {"worker": worker, "rows": f.rows, "steps": f.steps, "batch": f.batch, "warmup": f.warmup, **more}
+        return [sys.executable, os.path.abspath(__file__), *[x for k, v in words.items() for x in ("--" + k, v)]]
+
+    def figures(self, ran, rate):
+        return {"samples/s": rate, "GB": ran.peak / 1e9}
+
+    def data(self):
+        """The ids that the peers draw, as a file."""
+        file = pathlib.Path(self.folder, f"{self.flags.rows}.tsv")
+        if not file.exists():
+            from dlrm_torch import prepare  # pylint: disable=import-outside-toplevel
+            with open(file, "w", encoding="ascii") as out:
+                for rank in range(2):
+                    for (numbers, ids, _), labels in prepare(batch_flags(self.flags), rank, mlps_only=False):
+                        for of_row in zip(labels.int().tolist(), (100 * numbers.abs()).int().tolist(), ids.t().tolist()):
+                            out.write("\t".join([str(of_row[0]), *map(str, of_row[1]), *[f"{x:08x}" for x in of_row[2]]]) + "\n")
+        return file
+
+    def compiled(self, *more):
+        f = self.flags
+        summary, ran = common.run_job(f, self.folder, "configs/dlrm_bench.textproto", "--set", f'data.train=["{self.data()}"]',
+                                      "--set", f"table[0].expected_rows={26 * f.rows}", "--set", f"train.batch_size={f.batch}",
+                                      *more)
+        return self.figures(ran, summary["samples_per_second"])
+
+    def sharded(self):
+        meet = tempfile.mktemp(dir=self.folder)
+        ran = call(self.own("shard", meet=meet), {**self.blas, **common.python_environment(self.flags)})
+        rate = last_json(pathlib.Path(meet + ".rate").read_text())["samples_per_second"]
+        call(["rm", "-r", meet, meet + ".start"])
+        return self.figures(ran, rate)
+
+    def torch(self, *more):
+        f = self.flags
+        ran = call([sys.executable, common.HERE.parent / "dlrm_torch.py", "--rows", f.rows, "--batch", f.batch, "--steps", f.steps,
+                    "--batches", f.steps, "--warmup", f.warmup, "--repetitions", 1, *more], self.blas)
+        said = last_json(ran.out)
+        self.breaks = said.get("graph_breaks", self.breaks)
+        return self.figures(ran, said["samples_per_second"])
+
+    def torchrec(self, processes, sharding=None):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [" ".join(map(str, self.own("torchrec", rank=r, processes=processes, threads=2 // processes,
+                                                sharding=sharding or self.sharding, meet=folder + "/meet"))) for r in range(processes)]
+            # One shell, so that the memory of all is that of one tree.
+            ran = call(["bash", "-c", "; ".join([r + " & p" + str(i) + "=$!" for i, r in enumerate(ranks)]
+                                                + [f"wait $p{i} || exit 1" for i in range(processes)]).replace("&;", "&")], self.blas)
+        return self.figures(ran, last_json(ran.out)["samples_per_second"])
+
+    def probe(self):
+        """The faster sharding of two processes."""
+        if self.flags.only in "torchrec_2" and not self.flags.tiny:
+            speeds = {kind: self.torchrec(2, kind)["samples/s"] for kind in ("table_wise", "row_wise")}
+            self.sharding = max(speeds, key=speeds.get)
+            print(f"TorchRec's shardings, two processes, samples/s: {speeds}; {self.sharding} from now on", flush=True)
+
+
+def main():
+    parser = common.parser(__doc__)
+    parser.add_argument("--steps", type=int, default=60, help="of a run, on each process")
+    parser.add_argument("--rows", type=int, default=2_600_000, help="of all tables")
+    parser.add_argument("--only", default="")
+    for hidden, kind, default in (("worker", str, None), ("batch", int, 2048), ("warmup", int, 10), ("rank", int, 0), ("meet", str, None),
+                                  ("processes", int, 1), ("threads", int, 1), ("sharding", str, "table_wise")):
+        parser.add_argument("--" + hidden, type=kind, default=default, help=common.argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.worker:
+        WORKERS[flags.worker](batch_flags(flags))
+        return
+    common.need("torch", "torchrec", "fbgemm_gpu")
+    if flags.tiny:
+        flags.rounds, flags.steps, flags.batch, flags.warmup, flags.rows = 1, 3, 64, 1, 26_000
+    common.machine()
+    rows, flags.rows = flags.rows, flags.rows // 26
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(flags, folder)
+        bench.probe()
+        found = common.in_turns(bench.sides(), flags.rounds)
+    common.report(f"DLRM, {rows:,} rows in all x 16", found, "tandem_bsp", "samples/s")
+    if bench.breaks is not None:
+        print(f"  torch.compile: {bench.breaks} graph breaks")
+
+
+if __name__ == "__main__":
+    main()
