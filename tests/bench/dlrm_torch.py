@@ -155,6 +155,7 @@ def run_ddp_rank(rank, args, rendezvous):
     name = f"torch_ddp_{args.processes}_mlps_only_{args.optimizer}{over}"
     report = printer(name) if rank == 0 else lambda repetition, rate: None
     measure(args, model, prepare(args, rank, mlps_only=True), args.processes, report)
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
