@@ -124,13 +124,14 @@ def machine():
     print(f"machine: {os.cpu_count()} cores, {name}", flush=True)
 
 
-def in_turns(sides, rounds):
-    """sides: name -> a function that returns a dict of figures. Each round runs all, and begins one later than the
-    round before. Returns name -> figure -> values."""
+def in_turns(sides, rounds, prepare=lambda number: None):
+    """sides: name -> a function that returns a dict of figures. Each round runs prepare and then all, and begins one later
+    than the round before. Returns name -> figure -> values."""
     found = {name: collections.defaultdict(list) for name in sides}
     names = list(sides)
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
+        prepare(number)
         for name in names[number % len(names):] + names[:number % len(names)]:
             figures = sides[name]()
             for figure, value in figures.items():
