@@ -152,7 +152,7 @@ def report(title, found, beside=None, ratio_of=None):
     print(f"\n{title}: median (least to greatest round)")
     for name, figures in found.items():
         line = "; ".join(f"{figure} {spread(values, 4)}" for figure, values in figures.items())
-        if beside and name != beside and ratio_of in figures:
+        if beside in found and name != beside and ratio_of in figures:
             ratios = [a / b for a, b in zip(figures[ratio_of], found[beside][ratio_of])]
             line += f"; {ratio_of} / {beside}: {spread(ratios, 3)}"
         print(f"  {name:24} {line}", flush=True)

@@ -98,7 +98,7 @@ def main():
                                   ("sizes", str, ",".join(str(4096 << 2 * i) for i in range(8)))):
         parser.add_argument("--" + hidden, type=kind, default=default, help=common.argparse.SUPPRESS)
     flags = parser.parse_args()
-    common.need("torch")
+    common.need("torch", "torchrec")  # the environment with PyTorch 2
     if flags.worker:
         import torch  # pylint: disable=import-outside-toplevel
         with tempfile.TemporaryDirectory() as folder:

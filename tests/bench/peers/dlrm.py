@@ -27,13 +27,16 @@ their first steps count. Their rows exist once an id has come, so their memory h
 tandem_torchrec has all of them, its ids are row numbers, and its batches are prepared as the peers' are. It is timed like the
 peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with PyTorch's wheel
 and MKL, whose best setting a probe finds. Peers that take a step alone (torch_*, torchrec_1) have batches of 2048, the others
-of 2 x 2048. TorchRec's tables are whole on one process (table-wise) or divided by rows: a probe takes the faster one.
-Its TrainPipelineSparseDist hides copies to a GPU and needs CUDA streams; on the CPU the plain loop is all there is.
+of 2 x 2048. TorchRec's tables are whole on one process or the other (table-wise, kernel FUSED): its planner offers rows divided
+among processes for GPUs only. A probe takes the faster one of the plain loop and TrainPipelineSparseDist for torchrec_2.
+TrainPipelineSemiSync, whose lookups are one batch late, needs CUDA streams.
 """
+import itertools
 import os
 import pathlib
 import sys
 import tempfile
+import time
 
 import common
 from common import call, last_json
@@ -76,6 +79,7 @@ def torchrec_rank(flags):
     from torchrec.distributed import DistributedModelParallel  # pylint: disable=import-outside-toplevel
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # pylint: disable=import-outside-toplevel
     from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # pylint: disable=import-outside-toplevel
+    from torchrec.models.dlrm import DLRMTrain  # pylint: disable=import-outside-toplevel
     from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # pylint: disable=import-outside-toplevel
     from torchrec.optim.optimizers import in_backward_optimizer_filter  # pylint: disable=import-outside-toplevel
     torch.set_num_threads(flags.threads)
@@ -84,16 +88,42 @@ def torchrec_rank(flags):
                                          world_size=flags.processes)
     model = torchrec_dlrm(flags.rows)
     apply_optimizer_in_backward(torch.optim.Adagrad, model.sparse_arch.parameters(), {"lr": .01, "eps": 1e-10})
+    if flags.pipeline:
+        model = DLRMTrain(model)
     sharder = EmbeddingBagCollectionSharder()
-    only = {"t_" + key: ParameterConstraints(sharding_types=[flags.sharding]) for key in KEYS}
+    only = {"t_" + key: ParameterConstraints(sharding_types=["table_wise"]) for key in KEYS}
     planner = EmbeddingShardingPlanner(constraints=only, topology=Topology(
         world_size=flags.processes, local_world_size=flags.processes, compute_device="cpu"))
     plan = planner.collective_plan(model, [sharder], torch.distributed.GroupMember.WORLD)
     model = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=[sharder])
     dense = [parameter for _, parameter in in_backward_optimizer_filter(model.named_parameters())]
     say = printer("torchrec") if flags.rank == 0 else lambda *_: None
-    measure(flags, lambda *inputs: model(*inputs).squeeze(1), torchrec_batches(flags, flags.rank), flags.processes, say, dense)
+    batches = torchrec_batches(flags, flags.rank)
+    if flags.pipeline:
+        pipelined(flags, model, dense, batches, say)
+    else:
+        measure(flags, lambda *inputs: model(*inputs).squeeze(1), batches, flags.processes, say, dense)
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def pipelined(flags, model, parameters, batches, report):
+    """As dlrm_torch.measure, with torchrec's own loop."""
+    import torch  # pylint: disable=import-outside-toplevel
+    from dlrm_torch import new_optimizer  # pylint: disable=import-outside-toplevel
+    from torchrec.datasets.utils import Batch  # pylint: disable=import-outside-toplevel
+    from torchrec.distributed.train_pipeline import TrainPipelineSparseDist  # pylint: disable=import-outside-toplevel
+    pipeline = TrainPipelineSparseDist(model, new_optimizer("adagrad", parameters), torch.device("cpu"))
+    ahead = itertools.cycle([Batch(numbers, ids, labels) for (numbers, ids), labels in batches])
+
+    def train(steps):
+        began = time.perf_counter()
+        for _ in range(steps):
+            pipeline.progress(ahead)
+        return time.perf_counter() - began
+
+    train(flags.warmup)
+    report(0, flags.processes * flags.steps * flags.batch / train(flags.steps))
 
 
 def shard_worker(flags):
@@ -101,7 +131,6 @@ def shard_worker(flags):
     import torch  # pylint: disable=import-outside-toplevel
     import tandem.torchrec  # pylint: disable=import-outside-toplevel
     from dlrm_torch import printer  # pylint: disable=import-outside-toplevel
-    from time import perf_counter  # pylint: disable=import-outside-toplevel
     torch.manual_seed(1)
     model = tandem.torchrec.shard(torchrec_dlrm(flags.rows), optimizer="kind: ADAGRAD learning_rate: 0.01",
                                   batch_size=flags.batch, workers=2, servers=2, out=flags.meet, set=["train.prefetch_steps=1"])
@@ -115,11 +144,11 @@ def shard_worker(flags):
     for _ in job.epochs():
         for number, (numbers, ids, labels) in enumerate(loader):
             if number == len(warm):
-                began = perf_counter()
+                began = time.perf_counter()
             optimizer.zero_grad()
             loss_of(model(numbers, ids).squeeze(1), labels).backward()
             optimizer.step()
-        rate = 2 * len(batches) * flags.batch / (perf_counter() - began)
+        rate = 2 * len(batches) * flags.batch / (time.perf_counter() - began)
     if job.rank == 0:
         with open(flags.meet + ".rate", "w", encoding="utf-8") as file:
             sys.stdout = file
@@ -135,13 +164,13 @@ WORKERS = {"torchrec": torchrec_rank, "shard": shard_worker}
 class Bench:
     def __init__(self, flags, folder):
         self.flags, self.folder, self.blas = flags, folder, {} if flags.tiny else common.best_blas()
-        self.breaks, self.sharding = None, "table_wise"
+        self.breaks, self.pipeline = None, 0
 
     def sides(self):
         made = {"tandem_bsp": lambda: self.compiled(), "tandem_torchrec": self.sharded,
                 "tandem_hybrid": lambda: self.compiled("--set", "policy.kind=ASP", "--set", "train.prefetch_steps=1"),
                 "torch_eager": self.torch, "torch_compile": lambda: self.torch("--compile"),
-                "torchrec_1": lambda: self.torchrec(1), "torchrec_2": lambda: self.torchrec(2)}
+                "torchrec_1": lambda: self.torchrec(1), "torchrec_2": lambda: self.torchrec(2, self.pipeline)}
         return {name: side for name, side in made.items() if self.flags.only in name}
 
     def own(self, worker, **more):
@@ -186,21 +215,22 @@ class Bench:
         self.breaks = said.get("graph_breaks", self.breaks)
         return self.figures(ran, said["samples_per_second"])
 
-    def torchrec(self, processes, sharding=None):
+    def torchrec(self, processes, pipeline=0):
         with tempfile.TemporaryDirectory() as folder:
             ranks = [" ".join(map(str, self.own("torchrec", rank=r, processes=processes, threads=2 // processes,
-                                                sharding=sharding or self.sharding, meet=folder + "/meet"))) for r in range(processes)]
+                                                pipeline=pipeline, meet=folder + "/meet"))) for r in range(processes)]
             # One shell, so that the memory of all is that of one tree.
             ran = call(["bash", "-c", "; ".join([r + " & p" + str(i) + "=$!" for i, r in enumerate(ranks)]
                                                 + [f"wait $p{i} || exit 1" for i in range(processes)]).replace("&;", "&")], self.blas)
         return self.figures(ran, last_json(ran.out)["samples_per_second"])
 
     def probe(self):
-        """The faster sharding of two processes."""
-        if self.flags.only in "torchrec_2" and not self.flags.tiny:
-            speeds = {kind: self.torchrec(2, kind)["samples/s"] for kind in ("table_wise", "row_wise")}
-            self.sharding = max(speeds, key=speeds.get)
-            print(f"TorchRec's shardings, two processes, samples/s: {speeds}; {self.sharding} from now on", flush=True)
+        """The faster loop of torchrec_2."""
+        if self.flags.only in "torchrec_2":
+            speeds = [self.torchrec(2, pipeline)["samples/s"] for pipeline in (0, 1)]
+            self.pipeline = int(speeds[1] > speeds[0])
+            print(f"TorchRec, two processes: {speeds[0]:,.0f} samples/s with the plain loop, {speeds[1]:,.0f} with "
+                  "TrainPipelineSparseDist; the faster one from now on", flush=True)
 
 
 def main():
@@ -209,7 +239,7 @@ def main():
     parser.add_argument("--rows", type=int, default=2_600_000, help="of all tables")
     parser.add_argument("--only", default="")
     for hidden, kind, default in (("worker", str, None), ("batch", int, 2048), ("warmup", int, 10), ("rank", int, 0), ("meet", str, None),
-                                  ("processes", int, 1), ("threads", int, 1), ("sharding", str, "table_wise")):
+                                  ("processes", int, 1), ("threads", int, 1), ("pipeline", int, 0)):
         parser.add_argument("--" + hidden, type=kind, default=default, help=common.argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.worker:
