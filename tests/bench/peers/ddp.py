@@ -19,14 +19,14 @@ Allreduce: sums of float32 in place, 4 KB to 64 MB, microseconds of an operation
     bench_tcp     the same over TCP
 
 What the peer does better. Gloo needs nothing but PyTorch, works on every system that PyTorch has, and has years of production
-behind it. DistributedDataParallel over gloo is the ceiling of any synchronous dense part on the processor of which embeddings
-cost nothing.
+behind it.
 
-What differs. Gloo uses TCP over the loopback device even between processes of one host; tandem uses shared memory there, and
-only tandem_tcp and bench_tcp have the same wire. The bench_ lines do not pay for the interpreter, so compare them with
-collectives_vs_peers.sh, which calls gloo from C++. ddp_gloo and ddp_tandem run PyTorch's wheel with MKL, tandem_bsp the LibTorch
-and OpenBLAS of the build, with a text file to read.
+What differs. Gloo uses TCP over the loopback device even between processes of one host. Tandem uses shared memory there, and
+only tandem_tcp and bench_tcp have the same wire. The bench_ lines do not pay for the interpreter: compare them with
+collectives_vs_peers.sh, which calls gloo from C++. ddp_gloo and ddp_tandem run PyTorch's wheel with MKL; tandem_bsp runs the
+LibTorch and OpenBLAS of the build, and reads a text file.
 """
+# pylint: disable=import-outside-toplevel  # after the check that the packages are there
 import json
 import os
 import pathlib
@@ -41,10 +41,10 @@ from common import call, last_json
 
 def allreduce_rank(rank, flags, meet):
     """Prints microseconds of an operation by its bytes, as peer_timing.h: back to back, as many as fill the time."""
-    import torch  # pylint: disable=import-outside-toplevel
-    from torch import distributed  # pylint: disable=import-outside-toplevel
+    import torch
+    from torch import distributed
     if flags.worker == "tandem":
-        import tandem.distributed  # pylint: disable=import-outside-toplevel,unused-import
+        import tandem.distributed  # pylint: disable=unused-import
     torch.set_num_threads(1)
     distributed.init_process_group(flags.worker, init_method="file://" + meet, rank=rank, world_size=2)
     times = {}
@@ -79,8 +79,8 @@ def of_torch(flags, backend, **more):
 
 def of_bench(flags, folder, link):
     lines = pathlib.Path(folder, "lines.json")
-    call([flags.build / "bin" / "tandem", "bench", "allreduce", "--link", link, "--ranks", 2, "--sizes", flags.sizes, "--seconds",
-          flags.seconds, "--repetitions", 3, "--json", lines])
+    call([flags.build / "bin" / "tandem", "bench", "allreduce", "--link", link, "--ranks", 2, "--sizes", flags.sizes,
+          "--seconds", flags.seconds, "--repetitions", 3, "--json", lines])
     found = map(json.loads, lines.read_text().splitlines())
     return {f"{line['bytes'] >> 10} KB": line["mean_us"] for line in found if line["in_place"]}
 
@@ -100,7 +100,7 @@ def main():
     flags = parser.parse_args()
     common.need("torch", "torchrec")  # the environment with PyTorch 2
     if flags.worker:
-        import torch  # pylint: disable=import-outside-toplevel
+        import torch
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(allreduce_rank, (flags, folder + "/meet"), nprocs=2)
         return
@@ -119,8 +119,8 @@ def main():
     common.report("Dense layers", found, "ddp_gloo", "samples/s")
     common.report("Allreduce, µs", {size: {
         **{name: figures[size] for name, figures in sums.items()},
-        **{f"gloo / {name}": [a / b for a, b in zip(sums["gloo"][size], sums[name][size])] for name in ("tandem", "tandem_tcp")}}
-        for size in sums["gloo"]})
+        **{f"gloo / {name}": [a / b for a, b in zip(sums["gloo"][size], sums[name][size])]
+           for name in ("tandem", "tandem_tcp")}} for size in sums["gloo"]})
 
 
 if __name__ == "__main__":

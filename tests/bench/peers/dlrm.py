@@ -17,20 +17,19 @@
 
 Samples per second of all processes together, and the peak of resident memory: PSS of all processes, once a second.
 
-What the peers do better. TorchRec shards over GPUs with fused kernels of FBGEMM, and is proven there; the CPU and gloo are not
-what it is made for. Its Adagrad runs inside the backward pass. Its memory is rows x 16 floats x 2 and no more: no keys, no
-index. PyTorch needs no second process at all. Both run any Python model, eager.
+What the peers do better. TorchRec is made for GPUs, with fused kernels of FBGEMM, and is proven there; the CPU over gloo is not
+its home. Its tables take rows x 16 floats x 2 and no more: no keys, no index. PyTorch needs one process, no job and no servers.
 
-What differs. The peers' batches (steps x 2048 samples a process, all different) are in memory before the clock starts, and
-they warm up for ten steps. tandem_bsp and tandem_hybrid parse and hash a text file with the same ids during the run, and
-their first steps count. Their rows exist once an id has come, so their memory has fewer rows than the tables of the peers;
-tandem_torchrec has all of them, its ids are row numbers, and its batches are prepared as the peers' are. It is timed like the
-peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with PyTorch's wheel
-and MKL, whose best setting a probe finds. Peers that take a step alone (torch_*, torchrec_1) have batches of 2048, the others
-of 2 x 2048. TorchRec's tables are whole on one process or the other (table-wise, kernel FUSED): its planner offers rows divided
+What differs. The batches of the peers (steps x 2048 samples a process, all different) are in memory before the clock starts,
+after ten steps to warm up. tandem_bsp and tandem_hybrid parse and hash a text file with the same ids during the run, and their
+first steps count. Their rows exist once an id has come: their memory has fewer rows than the tables of the peers, and each new
+row costs an insertion. tandem_torchrec has all rows from the start, its batches are prepared, and its clock is that of the
+peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with the MKL of PyTorch's
+wheel, whose best setting a probe finds. A step of torch_* and torchrec_1 has 2048 samples, of the others 2 x 2048. TorchRec's tables are whole on one process or the other (table-wise, kernel FUSED): its planner offers rows divided
 among processes for GPUs only. A probe takes the faster one of the plain loop and TrainPipelineSparseDist for torchrec_2.
 TrainPipelineSemiSync, whose lookups are one batch late, needs CUDA streams.
 """
+# pylint: disable=import-outside-toplevel  # after the check that the packages are there
 import itertools
 import os
 import pathlib
@@ -52,18 +51,18 @@ def batch_flags(flags):
 
 
 def torchrec_batches(flags, rank):
-    import torch  # pylint: disable=import-outside-toplevel
-    from dlrm_torch import prepare  # pylint: disable=import-outside-toplevel
-    from torchrec import KeyedJaggedTensor  # pylint: disable=import-outside-toplevel
+    import torch
+    from dlrm_torch import prepare
+    from torchrec import KeyedJaggedTensor
     ones = torch.ones(len(KEYS) * flags.batch, dtype=torch.int32)
     return [((numbers, KeyedJaggedTensor(KEYS, ids.reshape(-1), lengths=ones)), labels)
             for (numbers, ids, _), labels in prepare(batch_flags(flags), rank, mlps_only=False)]
 
 
 def torchrec_dlrm(rows):
-    import torch  # pylint: disable=import-outside-toplevel
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig  # pylint: disable=import-outside-toplevel
-    from torchrec.models.dlrm import DLRM  # pylint: disable=import-outside-toplevel
+    import torch
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    from torchrec.models.dlrm import DLRM
     tables = [EmbeddingBagConfig(name="t_" + key, embedding_dim=DIM, num_embeddings=rows, feature_names=[key])
               for key in KEYS]
     return DLRM(EmbeddingBagCollection(tables, device=torch.device("meta")), NUMBERS, BOTTOM, TOP)
@@ -74,14 +73,14 @@ def torchrec_dlrm(rows):
 
 def torchrec_rank(flags):
     """One process of DistributedModelParallel."""
-    import torch  # pylint: disable=import-outside-toplevel
-    from dlrm_torch import measure, printer  # pylint: disable=import-outside-toplevel
-    from torchrec.distributed import DistributedModelParallel  # pylint: disable=import-outside-toplevel
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # pylint: disable=import-outside-toplevel
-    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # pylint: disable=import-outside-toplevel
-    from torchrec.models.dlrm import DLRMTrain  # pylint: disable=import-outside-toplevel
-    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # pylint: disable=import-outside-toplevel
-    from torchrec.optim.optimizers import in_backward_optimizer_filter  # pylint: disable=import-outside-toplevel
+    import torch
+    from dlrm_torch import measure, printer
+    from torchrec.distributed import DistributedModelParallel
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+    from torchrec.models.dlrm import DLRMTrain
+    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+    from torchrec.optim.optimizers import in_backward_optimizer_filter
     torch.set_num_threads(flags.threads)
     torch.manual_seed(1)
     torch.distributed.init_process_group("gloo", init_method="file://" + flags.meet, rank=flags.rank,
@@ -109,10 +108,10 @@ def torchrec_rank(flags):
 
 def pipelined(flags, model, parameters, batches, report):
     """As dlrm_torch.measure, with torchrec's own loop."""
-    import torch  # pylint: disable=import-outside-toplevel
-    from dlrm_torch import new_optimizer  # pylint: disable=import-outside-toplevel
-    from torchrec.datasets.utils import Batch  # pylint: disable=import-outside-toplevel
-    from torchrec.distributed.train_pipeline import TrainPipelineSparseDist  # pylint: disable=import-outside-toplevel
+    import torch
+    from dlrm_torch import new_optimizer
+    from torchrec.datasets.utils import Batch
+    from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
     pipeline = TrainPipelineSparseDist(model, new_optimizer("adagrad", parameters), torch.device("cpu"))
     ahead = itertools.cycle([Batch(numbers, ids, labels) for (numbers, ids), labels in batches])
 
@@ -128,9 +127,9 @@ def pipelined(flags, model, parameters, batches, report):
 
 def shard_worker(flags):
     """The same model with its tables on servers."""
-    import torch  # pylint: disable=import-outside-toplevel
-    import tandem.torchrec  # pylint: disable=import-outside-toplevel
-    from dlrm_torch import printer  # pylint: disable=import-outside-toplevel
+    import torch
+    import tandem.torchrec
+    from dlrm_torch import printer
     torch.manual_seed(1)
     model = tandem.torchrec.shard(torchrec_dlrm(flags.rows), optimizer="kind: ADAGRAD learning_rate: 0.01",
                                   batch_size=flags.batch, workers=2, servers=2, out=flags.meet, set=["train.prefetch_steps=1"])
@@ -185,12 +184,13 @@ class Bench:
         """The ids that the peers draw, as a file."""
         file = pathlib.Path(self.folder, f"{self.flags.rows}.tsv")
         if not file.exists():
-            from dlrm_torch import prepare  # pylint: disable=import-outside-toplevel
+            from dlrm_torch import prepare
             with open(file, "w", encoding="ascii") as out:
                 for rank in range(2):
                     for (numbers, ids, _), labels in prepare(batch_flags(self.flags), rank, mlps_only=False):
                         for of_row in zip(labels.int().tolist(), (100 * numbers.abs()).int().tolist(), ids.t().tolist()):
-                            out.write("\t".join([str(of_row[0]), *map(str, of_row[1]), *[f"{x:08x}" for x in of_row[2]]]) + "\n")
+                            cells = [of_row[0], *of_row[1], *(f"{x:08x}" for x in of_row[2])]
+                            out.write("\t".join(map(str, cells)) + "\n")
         return file
 
     def compiled(self, *more):
@@ -209,8 +209,8 @@ class Bench:
 
     def torch(self, *more):
         f = self.flags
-        ran = call([sys.executable, common.HERE.parent / "dlrm_torch.py", "--rows", f.rows, "--batch", f.batch, "--steps", f.steps,
-                    "--batches", f.steps, "--warmup", f.warmup, "--repetitions", 1, *more], self.blas)
+        ran = call([sys.executable, common.HERE.parent / "dlrm_torch.py", "--rows", f.rows, "--batch", f.batch, "--steps",
+                    f.steps, "--batches", f.steps, "--warmup", f.warmup, "--repetitions", 1, *more], self.blas)
         said = last_json(ran.out)
         self.breaks = said.get("graph_breaks", self.breaks)
         return self.figures(ran, said["samples_per_second"])
@@ -220,8 +220,8 @@ class Bench:
             ranks = [" ".join(map(str, self.own("torchrec", rank=r, processes=processes, threads=2 // processes,
                                                 pipeline=pipeline, meet=folder + "/meet"))) for r in range(processes)]
             # One shell, so that the memory of all is that of one tree.
-            ran = call(["bash", "-c", "; ".join([r + " & p" + str(i) + "=$!" for i, r in enumerate(ranks)]
-                                                + [f"wait $p{i} || exit 1" for i in range(processes)]).replace("&;", "&")], self.blas)
+            words = [f"{rank} & p{i}=$!" for i, rank in enumerate(ranks)] + [f"wait $p{i} || exit 1" for i in range(processes)]
+            ran = call(["bash", "-c", "; ".join(words)], self.blas)
         return self.figures(ran, last_json(ran.out)["samples_per_second"])
 
     def probe(self):
@@ -238,8 +238,8 @@ def main():
     parser.add_argument("--steps", type=int, default=60, help="of a run, on each process")
     parser.add_argument("--rows", type=int, default=2_600_000, help="of all tables")
     parser.add_argument("--only", default="")
-    for hidden, kind, default in (("worker", str, None), ("batch", int, 2048), ("warmup", int, 10), ("rank", int, 0), ("meet", str, None),
-                                  ("processes", int, 1), ("threads", int, 1), ("pipeline", int, 0)):
+    for hidden, kind, default in (("worker", str, None), ("batch", int, 2048), ("warmup", int, 10), ("rank", int, 0),
+                                  ("meet", str, None), ("processes", int, 1), ("threads", int, 1), ("pipeline", int, 0)):
         parser.add_argument("--" + hidden, type=kind, default=default, help=common.argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.worker:

@@ -12,18 +12,18 @@ finished a step again, and the steps that were lost or are done again (`work los
     tandem_server     as tandem_worker: one of two servers
     tandem_python     as tandem_worker, the worker a script that imports PyTorch
 
-What the peer does better. The replica that lives goes on alone after `alone` seconds, with half of the batch, and never goes
-back: it needs no checkpoint, and loses only the step in hand. The new one takes its state from the living one. After most
-deaths Tandem starts all roles again from the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a
-hundred is no loss; it also survives the death of a host, as Tandem does only with --hosts or an agent.
+What the peer does better. The replica that lives goes on alone after `alone` seconds, with half of the batch. It needs no checkpoint and
+loses only the step in hand; the new one takes its state from the living one. After most deaths Tandem starts all roles again from
+the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a hundred is no loss.
 
 What differs. A replica of torchft has the whole model, here the MLPs of dlrm_torch.py without tables: it has no answer for
 tables that do not fit a process. Tandem has tables on two servers. The layers of both are small, so that the steps are short
 and the figures are of the mechanism. torchft starts no processes: this script starts the replica again at once, as a perfect
-launcher would. `tandem run` is the parent of its roles and sees a death at once; the lighthouse of torchft waits for
-heartbeats, here for .5 s (its default is 5 s) with a tick of .05 s (default .1 s), and its managers give up a sum after 5 s (60 s).
+launcher would. `tandem run` is the parent of its roles and sees a death at once. The lighthouse of torchft waits for
+heartbeats, here for .5 s (default 5 s) with a tick of .05 s (default .1 s); its managers give up a sum after 5 s (60 s).
 A replica of torchft imports PyTorch again, as tandem_python does; the compiled worker of Tandem does not.
 """
+# pylint: disable=import-outside-toplevel  # after the check that the packages are there
 import datetime
 import json
 import os
@@ -60,9 +60,9 @@ PATIENCE = 120
 
 def torchft_replica(flags):
     """One replica group, of one process. A line for each step: time, step, replicas, whether it counts."""
-    import torch  # pylint: disable=import-outside-toplevel
-    import dlrm_torch  # pylint: disable=import-outside-toplevel
-    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # pylint: disable=import-outside-toplevel
+    import torch
+    import dlrm_torch
+    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model, patience = dlrm_torch.Mlps(), datetime.timedelta(seconds=5)
@@ -76,9 +76,10 @@ def torchft_replica(flags):
     manager = Manager(ProcessGroupGloo(timeout=patience), load,
                       lambda: {"model": model.state_dict(), "optimizer": adagrad.state_dict()}, min_replica_size=1,
                       timeout=patience, quorum_timeout=datetime.timedelta(seconds=PATIENCE), rank=0, world_size=1,
-                      store_addr="localhost", store_port=store.port, lighthouse_addr=flags.meet, replica_id=f"replica_{flags.rank}",
-                      hostname="localhost")
-    whole, optimizer, loss_of = DistributedDataParallel(manager, model), Optimizer(manager, adagrad), torch.nn.BCEWithLogitsLoss()
+                      store_addr="localhost", store_port=store.port, lighthouse_addr=flags.meet,
+                      replica_id=f"replica_{flags.rank}", hostname="localhost")
+    whole, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, adagrad)
+    loss_of = torch.nn.BCEWithLogitsLoss()
     numbers, pairs = torch.randn(BATCH, dlrm_torch.NUMBERS), torch.randn(BATCH, dlrm_torch.PAIRS)
     labels = (torch.rand(BATCH) < .25).float()
     while True:
@@ -92,17 +93,18 @@ def torchft_replica(flags):
 
 def lighthouse(_):
     """Prints its address, and serves until its input ends."""
-    from torchft.coordination import LighthouseServer  # pylint: disable=import-outside-toplevel
-    house = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, quorum_tick_ms=50, heartbeat_timeout_ms=500)
+    from torchft.coordination import LighthouseServer
+    house = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=1000, quorum_tick_ms=50,
+                             heartbeat_timeout_ms=500)
     print(house.address(), flush=True)
     sys.stdin.read()
     house.shutdown()
 
 
 def tandem_worker():
-    import torch  # pylint: disable=import-outside-toplevel
-    import tandem  # pylint: disable=import-outside-toplevel
-    import dlrm_torch  # pylint: disable=import-outside-toplevel
+    import torch
+    import tandem
+    import dlrm_torch
     job = tandem.init()
     torch.manual_seed(job.rank)  # the same batches after a restart
     rows, model = tandem.EmbeddingBag("ids"), dlrm_torch.Mlps()

@@ -19,6 +19,7 @@ stops. Its seconds begin with the table in memory and include encoding and binni
 hashing of the text file. Tandem's job is that of the repository, without tuning for these seeds. The data have effects of single ids
 and of pairs of ids, as click logs have; other data can have what trees find more easily.
 """
+# pylint: disable=import-outside-toplevel  # after the check that the packages are there
 import json
 import pathlib
 import sys
@@ -35,7 +36,7 @@ MOST_TREES, PATIENCE = 600, 20
 
 def table(path):
     """Labels, numbers, and ids as integers; 0: missing."""
-    import numpy  # pylint: disable=import-outside-toplevel
+    import numpy
     labels, numbers, ids = [], [], []
     with open(path, "rb") as file:
         while chunk := file.readlines(1 << 25):
@@ -48,7 +49,7 @@ def table(path):
 
 def ranks(train, test):
     """Ids by falling frequency in the training rows, from 0. Others of the test rows: -1, which LightGBM takes as missing."""
-    import numpy  # pylint: disable=import-outside-toplevel
+    import numpy
     known, codes, counts = numpy.unique(train, return_inverse=True, return_counts=True)
     order = numpy.empty(len(known), "i4")
     order[numpy.argsort(-counts, kind="stable")] = numpy.arange(len(known))
@@ -58,7 +59,7 @@ def ranks(train, test):
 
 def shares(codes, test_codes, labels, fold):
     """Smoothed share of positive labels of each id; of training rows without the rows of their own fold."""
-    import numpy  # pylint: disable=import-outside-toplevel
+    import numpy
     mean, size = labels.mean(), codes.max() + 1
 
     def of(rows):
@@ -72,7 +73,7 @@ def shares(codes, test_codes, labels, fold):
 
 
 def auc(labels, scores):
-    import numpy  # pylint: disable=import-outside-toplevel
+    import numpy
     _, place, counts = numpy.unique(scores, return_inverse=True, return_counts=True)
     rank = (numpy.cumsum(counts) - (counts - 1) / 2)[place]
     positive = int(labels.sum())
@@ -100,8 +101,8 @@ class Bench:
         return self.figures(summary["eval"]["auc"], summary["seconds"])
 
     def lightgbm(self, encoding):
-        import lightgbm  # pylint: disable=import-outside-toplevel
-        import numpy  # pylint: disable=import-outside-toplevel
+        import lightgbm
+        import numpy
         (labels, numbers, ids), (test_labels, test_numbers, test_ids) = self.tables
         began, fold = time.monotonic(), numpy.random.default_rng(self.seed).integers(0, FOLDS, len(labels))
         columns, test_columns = list(numbers), list(test_numbers)
