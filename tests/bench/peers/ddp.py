@@ -94,7 +94,7 @@ def layers(flags, backend, blas):
 def main():
     parser = common.parser(__doc__, rows=100_000, batch=2048, warmup=10, only="")
     parser.add_argument("--steps", type=int, default=60, help="of a run, on each process")
-    for hidden, kind, default in (("worker", str, None), ("seconds", float, .1),
+    for hidden, kind, default in (("worker", str, None), ("seconds", float, .05),
                                   ("sizes", str, ",".join(str(4096 << 2 * i) for i in range(8)))):
         parser.add_argument("--" + hidden, type=kind, default=default, help=common.argparse.SUPPRESS)
     flags = parser.parse_args()
