@@ -25,9 +25,10 @@ after ten steps to warm up. tandem_bsp and tandem_hybrid parse and hash a text f
 first steps count. Their rows exist once an id has come: their memory has fewer rows than the tables of the peers, and each new
 row costs an insertion. tandem_torchrec has all rows from the start, its batches are prepared, and its clock is that of the
 peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with the MKL of PyTorch's
-wheel, whose best setting a probe finds. A step of torch_* and torchrec_1 has 2048 samples, of the others 2 x 2048. TorchRec's tables are whole on one process or the other (table-wise, kernel FUSED): its planner offers rows divided
-among processes for GPUs only. A probe takes the faster one of the plain loop and TrainPipelineSparseDist for torchrec_2.
-TrainPipelineSemiSync, whose lookups are one batch late, needs CUDA streams.
+wheel, whose best setting a probe finds. A step of torch_* and torchrec_1 has 2048 samples, a step of the others 2 x 2048.
+TorchRec's tables are whole on one process or the other (table-wise, kernel FUSED), because its planner divides rows among GPUs
+only. A probe takes the faster one of the plain loop and TrainPipelineSparseDist for torchrec_2. TrainPipelineSemiSync, whose
+lookups are one batch late, needs CUDA streams.
 """
 # pylint: disable=import-outside-toplevel  # after the check that the packages are there
 import itertools

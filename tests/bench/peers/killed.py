@@ -12,9 +12,9 @@ finished a step again, and the steps that were lost or are done again (`work los
     tandem_server     as tandem_worker: one of two servers
     tandem_python     as tandem_worker, the worker a script that imports PyTorch
 
-What the peer does better. The replica that lives goes on alone after `alone` seconds, with half of the batch. It needs no checkpoint and
-loses only the step in hand; the new one takes its state from the living one. After most deaths Tandem starts all roles again from
-the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a hundred is no loss.
+What the peer does better. The replica that lives goes on alone after `alone` seconds, with half of the batch. It needs no
+checkpoint and loses only the step in hand; the new one takes its state from the living one. After most deaths Tandem starts
+all roles again from the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a hundred is no loss.
 
 What differs. A replica of torchft has the whole model, here the MLPs of dlrm_torch.py without tables: it has no answer for
 tables that do not fit a process. Tandem has tables on two servers. The layers of both are small, so that the steps are short
