@@ -21,7 +21,8 @@ tables that do not fit a process. Tandem has tables on two servers. The layers o
 and the figures are of the mechanism. torchft starts no processes: this script starts the replica again at once, as a perfect
 launcher would. `tandem run` is the parent of its roles and sees a death at once. The lighthouse of torchft waits for
 heartbeats, here for .5 s (default 5 s) with a tick of .05 s (default .1 s); its managers give up a sum after 5 s (60 s).
-A replica of torchft imports PyTorch again, as tandem_python does; the compiled worker of Tandem does not.
+One replica of torchft imports PyTorch again; both workers of tandem_python do, at once on the same cores; the compiled worker of
+Tandem does not.
 """
 # pylint: disable=import-outside-toplevel  # after the check that the packages are there
 import datetime
