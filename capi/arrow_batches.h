@@ -1,5 +1,6 @@
-// Batches of a stream of Arrow: ids and numbers of the columns that a program reads, cut and joined
-// to the number of rows that it asks for. At most one batch of the stream is held at a time.
+// ArrowBatches reads a stream of Arrow in batches of any size: the ids and numbers of the columns
+// that a program chooses. It cuts and joins the batches of the stream, and holds at most one of
+// these at a time.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_CAPI_ARROW_BATCHES_H_
@@ -23,8 +24,8 @@ namespace tandem::capi {
 class ArrowBatches {
  public:
   enum class As {
-    kId,       // the id of a value, as that of a cell of a DELIMITED file
-    kIds,      // the same, of values or of lists of values
+    kId,       // the id of a value, the same as that of a cell of a DELIMITED file
+    kIds,      // the same; the column may have lists of values
     kRawIds,   // values are whole numbers, which are the ids
     kNumbers,  // floats
   };
@@ -36,20 +37,20 @@ class ArrowBatches {
     bool is_list = false;
     std::vector<float> numbers;    // kNumbers
     std::vector<int64_t> ids;      // others
-    std::vector<int64_t> offsets;  // of a list: [rows + 1]
+    std::vector<int64_t> offsets;  // is_list: [rows + 1]
   };
 
   explicit ArrowBatches(std::unique_ptr<data::ArrowStream> stream)
       : source_(stream->name()), names_(stream->columns()), stream_(std::move(stream)) {}
 
   const std::vector<std::string>& names() const { return names_; }
-  // Reads column `column` from now on. INVALID_ARGUMENT: its type cannot be read in this way, or
-  // rows have been read already.
+  // Chooses column `column`, before any row is read. INVALID_ARGUMENT: its type cannot be read in
+  // this way, or rows were read already.
   absl::Status Read(size_t column, As as);
-  // Reads the next rows, `most` or as many as are left, which replace those before. Returns their
-  // number; 0: the end. Errors name the source.
+  // Reads the next rows, `most` or as many as are left, which replace the earlier ones. Returns
+  // their number; 0: the end. Errors name source, row (from 0) and column.
   absl::StatusOr<int64_t> Next(int64_t most) { return Advance(most, /*keep=*/true); }
-  // Passes over rows without computing their values.
+  // Skips rows as Next, without computing their values.
   absl::StatusOr<int64_t> Skip(int64_t most) { return Advance(most, /*keep=*/false); }
   // The values of a column, or nullptr if it is not read. Valid until the next call.
   const Column* Find(size_t column) const;
@@ -63,7 +64,7 @@ class ArrowBatches {
 
   const std::string source_;
   const std::vector<std::string> names_;
-  std::unique_ptr<data::ArrowStream> stream_;  // nullptr behind its end or an error
+  std::unique_ptr<data::ArrowStream> stream_;  // nullptr after its end or an error
   std::vector<Column> columns_;
   std::vector<size_t> wanted_;  // Column::at of each
   bool begun_ = false;

@@ -303,38 +303,41 @@ int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count
 
 // ---- tables of Arrow ----
 
-// Reads a stream of Arrow's C interface, which pandas, polars, pyarrow and DuckDB export, in
-// batches of any size. https://arrow.apache.org/docs/format/CStreamInterface.html describes the
-// struct, and no library of Arrow is needed. At most one batch of the stream is held at a time. At
-// most one thread at a time may use a tandem_arrow.
+// A tandem_arrow reads a table that pandas, polars, pyarrow or DuckDB exports as a stream of
+// Arrow's C interface. The program chooses columns, and gets their ids or numbers in batches of any
+// size. https://arrow.apache.org/docs/format/CStreamInterface.html describes the struct. No library
+// of Arrow is needed. At most one batch of the stream is in memory at a time. At most one thread at
+// a time may use a tandem_arrow.
 typedef struct tandem_arrow tandem_arrow;
 struct ArrowArrayStream;
 
-// Takes `stream` over, releases it and leaves an empty struct, also after an error. name: of the
-// source, for messages.
+// Takes `stream` over and leaves an empty struct, also after an error. name: the source, for
+// messages.
 int tandem_arrow_open(struct ArrowArrayStream* stream, const char* name, tandem_arrow** arrow);
 int32_t tandem_arrow_columns(const tandem_arrow* arrow);  // number of columns
-// The name of column `column`, counted from 0, valid until tandem_arrow_free. "": there is no such
-// column.
+// The name of column `column`, counted from 0, valid until tandem_arrow_free. "": no such column.
 const char* tandem_arrow_column(const tandem_arrow* arrow, int32_t column);
 
 enum {
   TANDEM_ARROW_ID = 1,   // int64: the id of each value, as a reader of DELIMITED files hashes it
-  TANDEM_ARROW_IDS = 2,  // the same, and a row of a list has the ids of its values
+  TANDEM_ARROW_IDS = 2,  // the same; if the column has lists, a row has the ids of all its values
   TANDEM_ARROW_RAW_IDS = 3,  // like IDS, but values are whole numbers, which are the ids
   TANDEM_ARROW_NUMBERS = 4   // float: booleans are 1 and 0, dates days since 1970, nulls NaN
 };
-// Call it before the first tandem_arrow_next, once for each column that the program reads. The name
-// of the column is the field of its ids. A null, NaN or empty text is a missing value, and so is a
-// list without values. -1: the type cannot be read in this way.
+// Chooses a column, and one of the constants for its values. Call it before the first
+// tandem_arrow_next or tandem_arrow_skip, once for each column that the program reads. The name of
+// the column is the field of its ids. A null, NaN or empty text has the id of a missing value, and
+// so does a list without values; a missing value inside a list is left out. -1: the type cannot be
+// read in this way.
 int tandem_arrow_read(tandem_arrow* arrow, int32_t column, int32_t as);
-// Reads the next rows, `most` or as many as are left; *rows is their number. 1: there are some; 0:
-// the end. After -1, all later calls return the same error.
+// Reads the next rows, `most` or as many as are left, and sets *rows to their number. 1: there are
+// rows; 0: the end. After -1, all later calls return the same error.
 int tandem_arrow_next(tandem_arrow* arrow, int64_t most, int64_t* rows);
-// Passes over rows, without computing their values.
+// Skips rows as tandem_arrow_next, without computing their values.
 int tandem_arrow_skip(tandem_arrow* arrow, int64_t most, int64_t* rows);
-// The values of a column in the rows that tandem_arrow_next has read, valid until the next call:
-// *count ids or floats. *offsets: NULL: one value a row; else [rows + 1], as in tandem_field.
+// The values of a column in the rows that tandem_arrow_next read: *count ids (int64) or floats. The
+// pointers are valid until the next tandem_arrow_next, _skip or _free. *offsets: NULL: one value a
+// row; else [rows + 1], as in tandem_field.
 int tandem_arrow_values(const tandem_arrow* arrow, int32_t column, const void** values,
                         int64_t* count, const int64_t** offsets);
 // Releases the stream.

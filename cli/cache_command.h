@@ -1,5 +1,5 @@
-// tandem cache: parses the files of a job once and writes their rows in a binary form, which
-// data.cache names (data/cache_rows.h, docs/CACHE.md).
+// tandem cache: parses the files of a job once and writes their rows in a binary form. Runs read
+// them with data.cache (data/cache_rows.h, docs/CACHE.md).
 #ifndef TANDEM_CLI_CACHE_COMMAND_H_
 #define TANDEM_CLI_CACHE_COMMAND_H_
 

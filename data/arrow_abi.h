@@ -2,7 +2,7 @@
 // versions of Arrow and in all libraries that speak it (pyarrow, pandas, polars, DuckDB). Their
 // layout: https://arrow.apache.org/docs/format/CDataInterface.html
 //
-// Whoever receives a struct calls its `release`, once; a struct without `release` is empty.
+// The receiver of a struct calls its `release` once. A struct without `release` is empty.
 #ifndef TANDEM_DATA_ARROW_ABI_H_
 #define TANDEM_DATA_ARROW_ABI_H_
 

@@ -49,7 +49,8 @@ constexpr Unread kUnread[] = {{"+s", "struct"},          {"+m", "map"},         
                               {"+r", "run-end encoded"}, {"tt", "time of day"}, {"tD", "duration"},
                               {"ti", "interval"}};
 
-// How many units of "tsu:UTC" a second has; 0: it is no unit.
+// The letter names the unit of a timestamp, u in "tsu:UTC". Returns how many of these units a
+// second has; 0: not a unit.
 double PerSecond(char letter) {
   constexpr std::pair<char, double> kUnits[] = {{'s', 1}, {'m', 1e3}, {'u', 1e6}, {'n', 1e9}};
   for (const auto& [name, unit] : kUnits) {
@@ -106,7 +107,7 @@ absl::Status Damaged(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("the array is damaged: ", what));
 }
 
-// How many buffers an array of the type has at least.
+// The least number of buffers of an array of the type.
 int64_t BuffersOf(Kind kind) {
   switch (kind) {
     case Kind::kNull:
@@ -198,7 +199,7 @@ bool ArrowColumn::IsNull(int64_t row) const {
   return ((static_cast<const uint8_t*>(array_->buffers[0])[bit / 8] >> (bit % 8)) & 1) == 0;
 }
 
-// The value of an integer type. Unsigned ones of 64 bits keep their bits.
+// The value of an integer type. An unsigned one beyond an int64 is returned as a negative number.
 int64_t ArrowColumn::Integer(int64_t row) const {
   const bool is_signed = type_->kind == Kind::kInteger;
   switch (type_->bytes) {
@@ -357,8 +358,8 @@ absl::Status ArrowColumn::GetList(int64_t row, TypedCell* cell) {
   return absl::OkStatus();
 }
 
-// A decimal is a whole number in two's complement, of which `scale` digits are behind the point. A
-// fraction of zeros is left out.
+// Writes the text of a decimal: a whole number in two's complement whose last `scale` digits are
+// behind the point. Leaves out a fraction of zeros.
 void ArrowColumn::GetDecimal(int64_t row, TypedCell* cell) const {
   const char* const at = static_cast<const char*>(array_->buffers[1]) +
                          (offset_ + row) * static_cast<int64_t>(type_->bytes);

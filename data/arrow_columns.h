@@ -1,8 +1,8 @@
-// Reads streams of Arrow's C interface (data/arrow_abi.h): batches of columns, whose values come as
-// cells with types. It needs no library of Arrow.
+// ArrowStream reads a stream of Arrow's C interface (data/arrow_abi.h): batches of columns, whose
+// values it returns as cells with types. No library of Arrow is needed.
 //
-// Types: integers, floats, booleans, text and bytes (also large ones and views), decimals, dates
-// and times of day and date, dictionaries of them, and lists of them. Others are refused by name.
+// Types: integers, floats, booleans, text and bytes (also large ones and views), decimals of up to
+// 128 bits, dates, timestamps, dictionaries of these, and lists of these. Errors name other types.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_ARROW_COLUMNS_H_
@@ -21,7 +21,7 @@
 
 namespace tandem::data {
 
-// The type of a column, as far as cells differ.
+// The type of a column, with only the properties that make a difference for cells.
 struct ArrowType {
   enum class Kind {
     kNull,
@@ -45,14 +45,14 @@ struct ArrowType {
     kFixedList,
   };
   Kind kind = Kind::kNull;
-  int bytes = 0;          // of a value, if that is fixed; of a fixed list: its items
+  int bytes = 0;          // of a value, if fixed; kFixedList: the number of items
   int scale = 0;          // digits behind the point of a decimal
   double per_second = 1;  // units of kTime in a second
   std::string name;       // for messages: "int64", "list of text"
   bool is_list() const { return kind >= Kind::kList; }
   bool is_time() const { return kind == Kind::kDays || kind == Kind::kTime; }
-  std::unique_ptr<ArrowType> items;       // of a list
-  std::unique_ptr<ArrowType> dictionary;  // the values, if this is the type of their numbers
+  std::unique_ptr<ArrowType> items;       // the type of a list's items
+  std::unique_ptr<ArrowType> dictionary;  // the type of the values; this is that of their numbers
   // The type of the values.
   const ArrowType& values() const { return dictionary != nullptr ? *dictionary : *this; }
 };
@@ -60,13 +60,13 @@ struct ArrowType {
 // INVALID_ARGUMENT "type map, expected ..." for a type that cells cannot have.
 absl::StatusOr<ArrowType> ReadArrowType(const ArrowSchema& schema);
 
-// A column of a batch, which must stay where it is. Cells are [0, length).
+// A column of a batch. The batch must outlive it and must not move. Cells are [0, length).
 class ArrowColumn {
  public:
-  // INVALID_ARGUMENT if the array cannot be of this type. `offset`: that of the batch, in rows.
+  // INVALID_ARGUMENT if the array cannot be of this type. `offset`: the batch's, in rows.
   absl::Status Set(const ArrowType& type, const ArrowArray& array, int64_t offset);
-  // The cell, whose text refers to the batch. Reuses the memory of `cell`. INVALID_ARGUMENT if the
-  // array is damaged.
+  // Reads a cell, whose text refers to the batch. Reuses the memory of `cell`. INVALID_ARGUMENT if
+  // the array is damaged.
   absl::Status Get(int64_t row, TypedCell* cell);
   const ArrowType& type() const { return *type_; }
 
@@ -84,7 +84,7 @@ class ArrowColumn {
   const ArrowType* type_ = nullptr;
   const ArrowArray* array_ = nullptr;
   int64_t offset_ = 0;
-  int64_t text_end_ = 0;                // of kText and kLargeText: bytes of all texts
+  int64_t text_end_ = 0;                // kText and kLargeText: bytes of all texts
   std::unique_ptr<ArrowColumn> inner_;  // items, or values of the dictionary
 };
 
@@ -101,10 +101,10 @@ class ArrowStream {
   const std::string& name() const { return name_; }
   // The columns of the stream. A type that cells cannot have is an error only if it is read.
   const std::vector<std::string>& columns() const { return columns_; }
-  // INVALID_ARGUMENT: such a type.
+  // INVALID_ARGUMENT: cells cannot have the type.
   absl::StatusOr<const ArrowType*> TypeOf(size_t column) const;
 
-  // The next batch; false at the end. The columns `wanted` of it are read with column().
+  // Goes to the next batch; false at the end. column() then returns its columns `wanted`.
   absl::StatusOr<bool> Next(const std::vector<size_t>& wanted);
   int64_t rows() const { return batch_.length; }
   // The column wanted[i].

@@ -36,7 +36,7 @@ std::vector<std::string> Glob(const std::string& pattern) {
   return names;
 }
 
-// The folder of the interpreter's package; "" if it has none.
+// Asks the interpreter for the folder of pyarrow; "" if it has none.
 std::string AskInterpreter() {
   const char* const told = std::getenv("TANDEM_PYTHON");
   const std::string python = told != nullptr && *told != '\0' ? told : "python3";
@@ -53,7 +53,7 @@ std::string AskInterpreter() {
 }
 
 // Loads Arrow's libraries from pyarrow's folder, so that the module finds them by their names.
-// Returns the folder; "" if there is none, when the system may have them.
+// Returns the folder; "" without a pyarrow. The system may have the libraries then.
 std::string LoadLibraries() {
   const char* const told = std::getenv("TANDEM_PYARROW");
   const std::string folder = told != nullptr && *told != '\0' ? told : AskInterpreter();
@@ -115,14 +115,14 @@ absl::StatusOr<const tandem_arrow_module*> Load() {
 
 // ---- errors -----------------------------------------------------------------------------------
 
-// "PATH: WHAT", with the text of the module, which is freed.
+// "PATH: WHAT", where WHAT is the module's `text`. Frees `text`.
 absl::Status ErrorOf(const std::string& path, char* text) {
   const std::string what = text;
   std::free(text);
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-// The name as a part of an address.
+// Escapes the name of a file (%20) for an address.
 std::string EscapedName(absl::string_view name) {
   std::string escaped;
   for (const char c : name) {

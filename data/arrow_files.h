@@ -1,6 +1,7 @@
-// Parquet and Arrow files through libtandem_arrow.so (data/arrow/module.h), which is opened when it
-// is needed. It lies beside the programs, or in their lib folder. Its libraries are those of
-// pyarrow, in the folder $TANDEM_PYARROW or where the interpreter finds the package.
+// ArrowFile reads Parquet and Arrow files, also in S3, through libtandem_arrow.so
+// (data/arrow/module.h). The first call opens this library beside the programs or in ../lib, and
+// takes Arrow's libraries from pyarrow: from the folder $TANDEM_PYARROW, or from where the
+// interpreter ($TANDEM_PYTHON, else python3) finds the package.
 //
 // Thread safety: functions from any thread; an ArrowFile by one thread at a time.
 #ifndef TANDEM_DATA_ARROW_FILES_H_
@@ -18,12 +19,12 @@
 
 namespace tandem::data {
 
-// Whether a name is an address, such as s3://bucket/rows.parquet, and no file of this host.
+// Whether a name is an address (URI), such as s3://bucket/rows.parquet, and not a path.
 bool IsAddress(absl::string_view name);
 
 class ArrowFile {
  public:
-  // FAILED_PRECONDITION, with the command that helps: the module or its libraries are missing.
+  // FAILED_PRECONDITION: the library or pyarrow is missing; the message has the command that helps.
   // Other errors name the file.
   static absl::StatusOr<std::unique_ptr<ArrowFile>> Open(const std::string& path);
   virtual ~ArrowFile() = default;
@@ -31,7 +32,7 @@ class ArrowFile {
   const std::string& path() const { return path_; }
   // The names of the columns.
   const std::vector<std::string>& columns() const { return columns_; }
-  // INVALID_ARGUMENT, with the name of file and column: a type that cells cannot have.
+  // INVALID_ARGUMENT: cells cannot have the type; the message names file and column.
   absl::StatusOr<const ArrowType*> TypeOf(size_t column) const;
   // The rows of each block: of a row group, or a record batch of an Arrow file.
   const std::vector<int64_t>& block_rows() const { return block_rows_; }
@@ -47,16 +48,16 @@ class ArrowFile {
   std::vector<int64_t> block_rows_;
 };
 
-// FAILED_PRECONDITION, as for ArrowFile::Open: Parquet files can be neither read nor written.
+// Whether Parquet files can be read and written; else FAILED_PRECONDITION as ArrowFile::Open.
 absl::Status CheckParquet();
 
-// Size and time of change behind an address. -1 bytes: there is no file.
+// Size and modification time (nanoseconds since 1970) of an address. -1 bytes: there is no file.
 struct AddressInfo {
   int64_t bytes = -1, changed_ns = 0;
 };
 absl::StatusOr<AddressInfo> InfoOfAddress(const std::string& address);
-// The files behind an address, whose last part may have the wildcards of glob(3), in the order of
-// their names.
+// The addresses of the files that match an address, in the order of their names. Its last part may
+// have the wildcards of glob(3). As with paths, wildcards skip names that begin with `_` or `.`.
 absl::StatusOr<std::vector<std::string>> ExpandAddress(const std::string& address);
 
 // Writes a Parquet file with the rows of `stream`, which it releases. The file appears whole, or

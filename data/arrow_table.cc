@@ -7,8 +7,8 @@
 
 namespace tandem::data {
 
-// The values of a stream and the structs about them. The schema and the batch hold it, too, because
-// they may outlive the stream.
+// The values of a stream and the structs that describe them. Stream, schema and batch share it,
+// because each may outlive the others.
 struct ArrowTable::Stream {
   explicit Stream(ArrowTable t) : table(std::move(t)) {
     const size_t count = table.columns_.size();

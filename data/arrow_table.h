@@ -1,5 +1,5 @@
-// ArrowTable is a table in memory that others get as a stream of Arrow's C interface
-// (data/arrow_abi.h), in one batch.
+// ArrowTable is a table in memory. ToStream exports it as a stream of Arrow's C interface
+// (data/arrow_abi.h) with one batch, for example to write a Parquet file.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_ARROW_TABLE_H_
@@ -21,7 +21,7 @@ class ArrowTable {
   void AddText(std::string name, absl::Span<const std::string> values);
   void AddDoubles(std::string name, std::vector<double> values);
 
-  // The table as a stream, to which its values belong from now on.
+  // Moves the table into a stream.
   ArrowArrayStream ToStream() &&;
 
  private:

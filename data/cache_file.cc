@@ -235,7 +235,9 @@ absl::Status CacheFile::Init() {
     return absl::DataLossError(absl::StrCat(path_, ": ", what, kAgain));
   };
   struct stat info = {};
-  if (fstat(fd_.get(), &info) != 0 || !S_ISREG(info.st_mode)) return damaged("is no file");
+  if (fstat(fd_.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return damaged("is not a regular file");
+  }
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size < kMagicBytes + sizeof(CacheTail)) return damaged("is cut, or no cache of rows");
   std::string bytes;

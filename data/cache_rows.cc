@@ -68,7 +68,7 @@ absl::StatusOr<uint64_t> HashOfFile(const std::string& file, int64_t bytes) {
   return XXH3_64bits_digest(state.get());
 }
 
-// The fields that decide what a row becomes. The label that counts as 0 is known.
+// The fields of `data` that decide how a row is parsed.
 Data Described(const Data& data) {
   Data described;
   described.set_format(data.format());
@@ -78,7 +78,7 @@ Data Described(const Data& data) {
   return described;
 }
 
-// The name of a field in which two messages of a type differ. Clears fields of both.
+// The name of the field in which two messages of one type differ. Clears fields of both.
 std::string Difference(google::protobuf::Message* a, google::protobuf::Message* b) {
   const google::protobuf::Descriptor& type = *a->GetDescriptor();
   for (int i = 0; i < type.field_count(); ++i) {
@@ -223,8 +223,8 @@ class CacheRows final : public RowFile {
  private:
   const std::vector<CacheBlock>& blocks() const { return file_->blocks(); }
 
-  // From now on Step returns the rows from a block on that has the first row at `offset` or later,
-  // or the row before it.
+  // Goes to the block that has the first row at `offset` or later, or the row before that row. Step
+  // returns the rows of this block and the later ones.
   void SeekTo(int64_t offset) {
     const auto after = std::upper_bound(
         blocks().begin(), blocks().end(), offset,
@@ -339,7 +339,7 @@ class CacheParser final : public RowParser {
     return absl::OkStatus();
   }
 
-  // The rows were parsed with all labels known. The label is learned from the same row as in text.
+  // `tandem cache` knew all labels. A worker learns the label from the same row as from text.
   std::string LearnedNegative() const override { return learned_; }
   void LearnNegative(absl::string_view label) override {
     at_first_row_ = false;
@@ -397,7 +397,7 @@ class CacheParser final : public RowParser {
     if (meta.source != WholePath(source)) {
       return refuse(absl::StrCat("was made of ", meta.source, ", expected ", WholePath(source)));
     }
-    // The label that counts as 0 may still have to be learned. It is the same in all files.
+    // The job may leave open which label counts as 0. The caches of all files must agree on it.
     std::string learnable = meta.negative;
     if (is.columns().negative().empty() && !is.columns().positive().empty()) {
       *is.mutable_columns()->mutable_negative() = was.columns().negative();
@@ -450,7 +450,7 @@ class CacheParser final : public RowParser {
 
 // ---- making ----
 
-// Parses a row, and makes it bytes.
+// Parses a row and encodes it.
 class RowPacker {
  public:
   RowPacker(const Data& data, RowParser* parser, RowFile* file)
@@ -502,8 +502,9 @@ absl::Status CheckStays(const std::string& source, const SourceStamp& before) {
       source, ": has changed while it was read; hint: cache a copy that nobody writes to"));
 }
 
-// The report of a cache that is there. NOT_FOUND if a run with this job would not read it, or only
-// after it has compared the contents of the data file, or if it is packed otherwise.
+// Returns the report of an existing cache. An error means that the cache must be made again: a run
+// of this job would refuse it, or would read the data file to compare its contents, or the cache
+// has another compression level.
 absl::StatusOr<CacheReport> ValidCache(const Data& data, const std::string& source,
                                        const std::string& path, int zstd_level) {
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));

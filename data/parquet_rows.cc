@@ -143,7 +143,7 @@ class ParquetRows final : public RowFile {
   absl::string_view whole_piece() const override { return "row group"; }
 
  private:
-  // The column's place among those of the file.
+  // The column's place among those of the file; nullopt: the file lacks an optional column.
   absl::StatusOr<std::optional<size_t>> Find(const ParquetColumn& column) const {
     const std::vector<std::string>& names = file_->columns();
     const auto found = std::find(names.begin(), names.end(), column.name);
@@ -212,8 +212,8 @@ class ParquetRows final : public RowFile {
   std::string first_line_;
   std::vector<int64_t> starts_;               // the first row of each row group, and the end
   std::vector<size_t> wanted_;                // columns of the file
-  std::vector<std::optional<size_t>> cells_;  // of a row: index in wanted_
-  std::unique_ptr<ArrowStream> stream_;       // of row group group_
+  std::vector<std::optional<size_t>> cells_;  // the cells of a row: index in wanted_
+  std::unique_ptr<ArrowStream> stream_;       // reads row group group_
   size_t group_ = 0;
   int64_t batch_ = 0, batch_rows_ = 0;          // first row and size of the stream's batch
   int64_t next_ = 0, end_ = kNoEnd, last_ = 0;  // rows

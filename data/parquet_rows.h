@@ -1,9 +1,9 @@
-// The rows of a Parquet or Arrow file. A row is the cells of the columns that a job reads, one
-// after another (data/typed_cells.h); its place is its number in the file, from 0. Other columns
-// are not read.
+// OpenParquet opens a Parquet or Arrow file as a RowFile. A row has the cells of the columns that a
+// job reads, one after another (data/typed_cells.h). Its place is its number in the file, from 0.
+// Other columns are not read.
 //
-// A row group is decoded from its first row on: a worker that begins in the middle of one decodes
-// the rows before, too.
+// Rows are decoded by row group (of an Arrow file: by record batch), from its first row on. A
+// worker that begins in the middle of a row group decodes the earlier rows, too.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_PARQUET_ROWS_H_
@@ -27,8 +27,8 @@ struct ParquetColumn {
   enum class Role { kLabel, kNumber, kId, kIds };
   std::string name;
   Role role = Role::kId;
-  bool splits = false;    // kIds: a text has several values
-  bool dated = false;     // kNumber: texts and integers are dates of a form
+  bool splits = false;    // kIds: a text has several values (Column.separator)
+  bool dated = false;     // kNumber: texts and integers are dates (Column.date)
   bool optional = false;  // the file may lack the column; its cells are then null
 };
 

@@ -31,7 +31,7 @@ const ParseAhead::Start& ParseAhead::Chunk::StartOf(size_t row) const {
 ParseAhead::ParseAhead(RowWalk* walk, RowShare share,
                        std::vector<std::unique_ptr<RowParser>> parsers)
     : share_(share), parsers_(std::move(parsers)), walk_(walk) {
-  // One is read, one waits for each thread, and the caller has one.
+  // Two for each thread, one of which it reads or parses, and one for the caller.
   for (size_t i = 0; i < 2 * parsers_.size() + 1; ++i) {
     chunks_.push_back(std::make_unique<Chunk>());
     chunks_.back()->rows.resize(kChunkRows);
@@ -137,7 +137,7 @@ absl::StatusOr<bool> ParseAhead::Next(Row* row, bool* parsed) {
   return true;
 }
 
-// The parser is brought into the state that a single one would have had.
+// Parses the row again with a parser in the state that the parser of one reader would have.
 absl::Status ParseAhead::Fail(bool after_good) {
   Stop();
   RowParser* const parser = parsers_[0].get();
@@ -152,7 +152,7 @@ absl::Status ParseAhead::Fail(bool after_good) {
         absl::StrCat(start.name, ":", at().line, ": ", failed_.message()));
     return failed_;
   }
-  // Only the file can tell the number of a line in its middle.
+  // The walk began in the middle of the file. Only the file itself can find the line number.
   TANDEM_ASSIGN_OR_RETURN(const auto file, parser->Open(start.name));
   absl::string_view line;
   Block whole;

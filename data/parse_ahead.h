@@ -1,9 +1,9 @@
-// ParseAhead reads the rows of a worker ahead and parses them on several threads (data.readers).
-// Rows come in the order of the files, with their places, as from one reader.
+// ParseAhead reads the rows of a worker ahead of their use and parses them on several threads
+// (data.readers). Rows, their order, their places and their errors are those of one reader.
 //
 // The threads take turns to read: each reads a chunk of consecutive rows, lets the next thread
-// read, and parses its chunk. The chunks that wait are few and have few rows. The threads end with
-// the object.
+// read, and parses its chunk. The number of chunks and their size are bounded. The destructor ends
+// the threads.
 //
 // Thread safety: one thread calls. Until the object is gone, nobody else uses the walk and its
 // parser.
@@ -38,16 +38,16 @@ class ParseAhead {
   ParseAhead(const ParseAhead&) = delete;
   ParseAhead& operator=(const ParseAhead&) = delete;
 
-  // The next row of the share; false if there is none. `parsed`: whether it is a good row, which is
-  // then in `row`. Errors are those of the walk, and stay.
+  // The next row of the share; false if there is none. `parsed`: whether the row is good, and
+  // therefore in `row`. After an error of the walk, each call returns this error.
   absl::StatusOr<bool> Next(Row* row, bool* parsed);
 
-  // About the row that was returned last: where it is, its text, and whether its file is seekable.
+  // The place of the row that was returned last, its text, and whether its file is seekable.
   const RowAt& at() const { return now_->rows[row_].at; }
   absl::string_view text() const { return now_->TextOf(row_); }
   bool seekable() const { return now_->StartOf(row_).seekable; }
-  // The error of the bad row that was returned last, as one reader gives it. `after_good`: an
-  // earlier row of its file was good. Ends the threads: all further rows are this error.
+  // Returns the error of the bad row that was returned last, as one reader gives it. `after_good`:
+  // an earlier row of its file was good. Ends the threads; Next returns this error from now on.
   absl::Status Fail(bool after_good);
 
  private:
@@ -59,17 +59,17 @@ class ParseAhead {
   };
   struct ReadRow {
     RowAt at;
-    size_t end = 0;  // of its text
+    size_t end = 0;  // where its text ends in Chunk::text
     Row row;
     bool good = false;
   };
   struct Chunk {
-    std::string text;           // of all rows
+    std::string text;           // the texts of all rows, one after another
     std::vector<ReadRow> rows;  // the first `size` are in use
     size_t size = 0;
     std::vector<Start> starts;
-    absl::StatusOr<bool> more = true;  // what the walk has returned after the last row
-    bool done = false;                 // parsed
+    absl::StatusOr<bool> more = true;  // the walk's result after the last row
+    bool done = false;                 // the rows are parsed
 
     absl::string_view TextOf(size_t row) const;
     const Start& StartOf(size_t row) const;

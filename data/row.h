@@ -86,11 +86,11 @@ class RowParser {
   // Takes over what another parser of the same data has learned.
   virtual void LearnNegative(absl::string_view /*label*/) {}
 
-  // The numbers of the last parsed row before they are standardised; NaN if missing. Only for a
-  // format with columns of its own (DELIMITED).
+  // The numbers of the last parsed row before they are standardised; NaN if missing. Only for
+  // formats with data.columns (DELIMITED, PARQUET) and their caches.
   virtual absl::Span<const double> values() const { return {}; }
   // "column 'city' is 'Rome'" for the first cell of that row that `holds`; "" if there is none.
-  // Only for DELIMITED.
+  // Only for DELIMITED and PARQUET.
   virtual std::string ShownIf(bool (* /*holds*/)(absl::string_view cell)) const { return ""; }
   // The texts that the keys of the last parsed row are made of, one for each key; "" for a missing
   // value. Empty if the keys are not made of texts.

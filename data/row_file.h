@@ -1,8 +1,10 @@
-// The rows of one open file, whatever its format. A row comes as bytes that its RowParser
-// understands: the line of a text file (data/text_rows.h), or cells and keys in a binary form.
+// RowFile reads the rows of one open file of any format. A row is bytes that its RowParser parses:
+// the line of a text file (data/text_rows.h), the cells of a Parquet file (data/parquet_rows.h), or
+// a cached row (data/cache_rows.h).
 //
 // Each row has a place in its file, an increasing number: in text the byte at which the row begins,
-// in Parquet files the number of the row. Blocks, borders and resumed runs name rows by places.
+// in Parquet files the number of the row from 0. A cache has the places of its data file. Blocks,
+// borders and resumed runs name rows by places.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_ROW_FILE_H_
@@ -41,24 +43,26 @@ class RowFile {
   virtual absl::StatusOr<int64_t> Skip(int64_t rows);
 
   virtual const std::string& name() const = 0;
-  // About the row that was returned last: its place, and its number for messages, from 1 (in text
-  // that of its first line; 0: not known).
+  // The place of the row that was returned last, and its number for messages, from 1: in text the
+  // number of its first line, or 0 if the file does not know it.
   virtual int64_t offset() const = 0;
   virtual int64_t line() const = 0;
   // "NAME:LINE: WHAT" about that row.
   virtual absl::Status Error(absl::string_view what) const;
   // Whether rows can be read from any place on.
   virtual bool seekable() const { return true; }
-  // What RowParser::StartFile must see. Empty before the first row.
+  // The argument of RowParser::StartFile, for another parser of this file. Empty before the first
+  // row.
   virtual const std::string& first_line() const = 0;
 
-  // The number of rows if that is known without reading them; -1: it is not.
+  // The number of rows, if the file knows it without reading them; else -1.
   virtual int64_t rows() const { return -1; }
-  // How many of the file's `stored` bytes the rows so far take.
+  // How many of the file's `stored` bytes the rows so far take, for estimates.
   virtual double StoredBytesRead(int64_t stored) const = 0;
-  // What is dealt to workers with data.deal: BLOCKS, for a file of `stored` bytes.
+  // The parts of a file of `stored` bytes that data.deal: BLOCKS deals to workers. A part that is
+  // `whole` goes to one worker; others may be cut between rows.
   virtual std::vector<DealtFile> Pieces(int64_t stored) const = 0;
-  // The name of a piece that cannot be cut.
+  // The name of a whole piece, for messages.
   virtual absl::string_view whole_piece() const { return "compressed file"; }
 
   // Parses the row that was returned last. Errors name file and line.

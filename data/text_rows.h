@@ -1,4 +1,5 @@
-// The rows of a text file: each is a line, or several if a quoted cell continues in the next line.
+// TextRows reads the rows of a text file. A row is a line, or several lines if a quoted cell
+// continues in the next line.
 //
 // Thread safety: one thread at a time.
 #ifndef TANDEM_DATA_TEXT_ROWS_H_
@@ -20,7 +21,7 @@ namespace tandem::data {
 
 class TextRows final : public RowFile {
  public:
-  // In tests and fuzzing the file may be bytes in memory. `parser` must outlive this.
+  // `lines` may be bytes in memory, in tests and fuzzing. `parser` must outlive this.
   TextRows(std::unique_ptr<LineReader> lines, RowParser* parser)
       : RowFile(parser), lines_(std::move(lines)) {}
 

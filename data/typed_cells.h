@@ -1,7 +1,8 @@
-// Cells that have types, as those of Arrow and Parquet, and rows of such cells as bytes.
+// A TypedCell is a value of a Parquet file or an Arrow table, with its type. AppendCell and
+// TakeCell convert rows of such cells to bytes and back.
 //
-// A cell of a column of ids has the id of its text, which is that of the same value in a CSV file:
-// 7, 7.0 and "7" are `7`, and true is `True`.
+// The id of a cell is the id of its text, so the same value in a CSV file has the same id: 7, 7.0
+// and "7" have the text `7`, and true has `True`.
 #ifndef TANDEM_DATA_TYPED_CELLS_H_
 #define TANDEM_DATA_TYPED_CELLS_H_
 
@@ -18,7 +19,7 @@ struct TypedCell {
     kNull = 0,
     kText,
     kInteger,  // int64
-    kFloat,    // its shortest text is that of a float
+    kFloat,    // has the shortest text of a float, not of a double: 0.1
     kDouble,
     kBool,
     kTime,  // seconds since 1970
@@ -31,19 +32,19 @@ struct TypedCell {
   double number = 0;             // kFloat, kDouble, kTime
   std::vector<TypedCell> items;  // kList
 
-  // Whether it stands for no value: a null, a NaN or an empty text.
+  // Whether the value is missing: a null, a NaN or an empty text.
   bool IsMissing() const;
-  // The text of a value that is no list and no time; "" for a missing one. May refer to `buffer`,
-  // which it overwrites.
+  // The text of a value other than a list or a time; "" for a missing one. The text may refer to
+  // `buffer`, which the call overwrites.
   absl::string_view Text(std::string* buffer) const;
-  // The number of a value that is none of text, list and time; NaN for a missing one.
+  // The number of a value other than a text, a list or a time; NaN for a missing one.
   double Number() const;
 };
 
 // Appends a cell to a row.
 void AppendCell(const TypedCell& cell, std::string* row);
-// Takes the first cell off a row, which must be a row that AppendCell has made. Text refers to the
-// row.
+// Removes the first cell from `row`, which AppendCell must have written: other bytes end the
+// process. The cell's text refers to the row.
 void TakeCell(absl::string_view* row, TypedCell* cell);
 
 }  // namespace tandem::data

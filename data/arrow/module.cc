@@ -38,8 +38,8 @@ constexpr int64_t kBatchRows = 8192;
 
 bool IsAddress(const std::string& path) { return path.find("://") != std::string::npos; }
 
-// Loads the part of Arrow for the addresses of the scheme, which is a library of its own beside
-// Arrow's own one. Arrow without such a part has it inside, or says what it lacks.
+// Loads the library that has Arrow's code for s3://, if there is one beside libarrow.so. Without
+// it this code is inside libarrow.so, or Arrow's error says that it is missing.
 arrow::Status LoadScheme(const std::string& path) {
   if (path.compare(0, 5, "s3://") != 0) return arrow::Status::OK();
   Dl_info info;
@@ -71,8 +71,8 @@ arrow::Result<Place> Find(const std::string& path) {
   }
   ARROW_RETURN_NOT_OK(LoadScheme(path));
   ARROW_ASSIGN_OR_RAISE(place.files, arrow::fs::FileSystemFromUri(path, &place.path));
-  // The library of S3 has threads, which must end before its own objects do, so it has to be told
-  // of the end of the process. Registered last, this is called first.
+  // The S3 library has threads, which must end before its static objects do. Functions given to
+  // atexit() run in reverse order, so this one runs before the destructors of the library.
   static std::once_flag once;
   std::call_once(once, [] { std::atexit([] { arrow::fs::EnsureFinalized(); }); });
   return place;
@@ -85,7 +85,7 @@ class File {
   virtual ~File() = default;
   virtual std::shared_ptr<arrow::Schema> schema() const = 0;
   virtual std::vector<int64_t> BlockRows() = 0;
-  // Where the columns of the file are in what was read of it, which has an order of its own.
+  // The places of the file's columns in `read`, which has an order of its own.
   std::vector<int> OrderIn(const arrow::Schema& read, const std::vector<int>& columns) const {
     std::vector<int> order;
     for (const int column : columns) {
@@ -93,15 +93,15 @@ class File {
     }
     return order;
   }
-  // A reader of one block with some of the columns. It may outlive the file.
+  // Returns a reader of one block with some of the columns. The reader may outlive the file.
   virtual arrow::Result<std::shared_ptr<arrow::RecordBatchReader>> Read(
       int block, const std::vector<int>& columns) = 0;
 };
 
-// A reader that keeps what it reads from.
+// A reader that keeps its file open, and returns some columns in a given order.
 class Kept final : public arrow::RecordBatchReader {
  public:
-  // `order`: which of the reader's columns are wanted, in this order.
+  // `order`: the places of the columns to return among those of `reader`.
   Kept(std::shared_ptr<void> file, std::shared_ptr<arrow::RecordBatchReader> reader,
        std::vector<int> order)
       : file_(std::move(file)), reader_(std::move(reader)), order_(std::move(order)) {
@@ -135,14 +135,14 @@ void AddLeaves(const parquet::arrow::SchemaField& field, std::vector<int>* leave
 
 class ParquetFile final : public File {
  public:
-  // `far`: a request takes long, so that few large ones are better.
+  // `far`: the file is at an address. Requests take long, so few large ones are better.
   static arrow::Result<std::unique_ptr<File>> Open(
       std::shared_ptr<arrow::io::RandomAccessFile> bytes, bool far) {
     parquet::ArrowReaderProperties properties;
     properties.set_batch_size(kBatchRows);
     properties.set_use_threads(false);
     properties.set_pre_buffer(far);
-    // Nanoseconds, the unit that is taken otherwise, end in the year 2262.
+    // Arrow's default for INT96 is nanoseconds, which end in the year 2262.
     properties.set_coerce_int96_timestamp_unit(arrow::TimeUnit::MICRO);
     parquet::arrow::FileReaderBuilder builder;
     ARROW_RETURN_NOT_OK(builder.Open(std::move(bytes)));
@@ -189,7 +189,7 @@ class ArrowFile final : public File {
     file->bytes_ = std::move(bytes);
     ARROW_ASSIGN_OR_RAISE(const auto whole, IpcReader::Open(file->bytes_));
     file->schema_ = whole->schema();
-    // The rows of a batch are known when it is read. A column of numbers is read quickly.
+    // Only a batch that was read tells its rows. Reading one column of numbers is cheap.
     int cheap = 0;
     while (cheap < file->schema_->num_fields() &&
            !arrow::is_primitive(file->schema_->field(cheap)->type()->id())) {
@@ -212,14 +212,14 @@ class ArrowFile final : public File {
       read_ = columns;
     }
     ARROW_ASSIGN_OR_RAISE(const auto batch, reader_->ReadRecordBatch(block));
-    // Arrow has checked the ends of each column alone, and any bytes may be in a file.
+    // A damaged file may have any bytes, and Arrow has checked only the sizes of each column.
     ARROW_RETURN_NOT_OK(batch->ValidateFull());
     ARROW_ASSIGN_OR_RAISE(auto rows, arrow::RecordBatchReader::Make({batch}, batch->schema()));
     return std::make_shared<Kept>(nullptr, std::move(rows), OrderIn(*batch->schema(), columns));
   }
 
  private:
-  // A reader of some columns. Without any it would read all.
+  // Returns a reader of some columns, at least one: without a column it would read all.
   arrow::Result<std::shared_ptr<IpcReader>> Reader(std::vector<int> columns) const {
     auto options = arrow::ipc::IpcReadOptions::Defaults();
     options.included_fields = std::move(columns);
@@ -229,7 +229,7 @@ class ArrowFile final : public File {
 
   std::shared_ptr<arrow::io::RandomAccessFile> bytes_;
   std::shared_ptr<arrow::Schema> schema_;
-  std::shared_ptr<IpcReader> reader_;  // of the columns read_
+  std::shared_ptr<IpcReader> reader_;  // for the columns read_
   std::vector<int> read_;
   std::vector<int64_t> rows_;
 };
@@ -281,7 +281,7 @@ arrow::Status WriteRows(const Place& place, const std::string& path, arrow::Reco
 arrow::Status WriteFile(const std::string& path, arrow::RecordBatchReader* rows,
                         int64_t rows_per_group) {
   ARROW_ASSIGN_OR_RAISE(const Place place, Find(path));
-  // An object of a store appears when it is complete; a local file needs another name until then.
+  // An object in S3 appears when it is complete. A local file has another name until then.
   if (IsAddress(path)) return WriteRows(place, place.path, rows, rows_per_group);
   const std::string partial = place.path + ".partial";
   arrow::Status written = WriteRows(place, partial, rows, rows_per_group);

@@ -1,6 +1,7 @@
-// The updates that a range has admitted and not applied, in groups: open groups, which the policy
-// holds, and closed groups in the queue of a fixed delay. With batches (Properties::batch) there is
-// one open group, else each step has its own.
+// HeldGroups is a queue of groups of updates that a range has admitted and not applied yet.
+// UpdateOrder has two: the open groups, which the policy holds, and the closed groups that wait for
+// a fixed delay. With batches (Properties::batch) at most one group is open. Otherwise each step
+// has a group.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_POLICIES_ORDER_HELD_GROUPS_H_
@@ -17,14 +18,14 @@
 namespace tandem::policies {
 
 // The updates of one group, in the order of arrival. The group of a step is folded in rank order.
-// It is sorted when it closes, because keeping the order at each arrival would move half of the
-// other updates. Updates without rows are counted but not listed.
+// UpdateOrder sorts it when it closes: an insertion in rank order would move half of the other
+// updates at each arrival. Updates without rows are counted but not listed.
 template <typename U>
 struct HeldGroup {
   int64_t step = 0;           // the step, or the number of the tick that will close the group
   uint64_t samples = 0;       // sum of n over all updates, with and without rows
   int64_t contributions = 0;  // updates that had samples; with batches also skipped ones
-  bool skipped = false;       // a worker has skipped its batch of this step
+  bool skipped = false;       // a worker skipped its batch of this step
   std::vector<U> updates;
 
   // The group of a step has several updates of one rank only after a load from several files. The
@@ -34,7 +35,7 @@ struct HeldGroup {
     if (std::is_sorted(updates.begin(), updates.end(), before)) return;
     std::stable_sort(updates.begin(), updates.end(), before);
   }
-  // Keeps rank order.
+  // Inserts an update in rank order.
   void Insert(U update) {
     const auto at = std::upper_bound(updates.begin(), updates.end(), update.rank,
                                      [](int rank, const U& other) { return rank < other.rank; });
@@ -42,8 +43,8 @@ struct HeldGroup {
   }
 };
 
-// A first-in, first-out queue of groups. It reuses places with the memory of their lists, so a
-// queue that runs for ever allocates nothing.
+// A first-in, first-out queue of groups. A new group reuses the memory of a dropped one, so a queue
+// that no longer grows allocates nothing.
 template <typename U>
 class HeldGroups {
  public:

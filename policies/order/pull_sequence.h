@@ -1,6 +1,6 @@
-// Numbers the reads of a range, in the order in which workers read it. For policies that ask which
-// read an update comes from (Properties::counts_reads). A read that is answered again keeps its
-// number.
+// PullSequence numbers the reads of a range in the order in which workers read it, for policies
+// that ask which read an update comes from (Properties::counts_reads). A read that is answered
+// again keeps its number.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_POLICIES_ORDER_PULL_SEQUENCE_H_

@@ -1,27 +1,30 @@
-// What happens to an update. UpdateOrder is the one machine that admits the pushes of a range,
-// holds them, applies or folds them, and moves the version, all as the range's policy decides. It
-// has no rows, no gradients and no clock: server::Range gives it a store, and the simulator of
-// times counts and measures with it (tools/sim/timed_range.h).
+// UpdateOrder decides what happens to the updates of a range. It admits pushes, holds, applies,
+// folds or drops their updates, and moves the version, as the range's policy says. It has no rows,
+// no gradients and no clock. server::Range uses it with a store, and the simulator of times counts
+// and measures with it (tools/sim/timed_range.h). docs/ARCHITECTURE.md explains groups and ticks.
 //
-// It owns the progress of the workers, their clocks, the numbers of reads, the open groups and the
-// delayed ones, and it loads, resumes, checks and encodes all of these.
+// UpdateOrder owns the progress of the workers, their clocks, the numbers of reads, the open groups
+// and the delayed ones. It also loads, resumes, checks and encodes all of these.
 //
-// A sink gets what happens, in this order. U is the type of an update. It derives policies::Update
-// and has has_rows(), whether the update has rows in this range, and kHasGradients: sums of
-// gradients depend on their order.
+// U is the type of an update. It derives from policies::Update. U::has_rows() says whether the
+// update has rows in this range. U::kHasGradients is false for a simulation of times: without
+// gradients there are no sums, so their order does not matter.
 //
-//   OnAdmit(u, first, finished)  All checks have passed, and the progress does not count the push
-//                                yet. Whatever follows the order of updates, such as its record,
-//                                listens here.
-//   OnCounted(&u)                The progress counts the push. u may still be given numbers.
-//   Apply(u, transform)          The update reaches the optimizer by itself.
+// UpdateOrder calls a sink, in this order. Each update has one of Apply, Keeps and Drop:
+//
+//   OnAdmit(u, first, finished)  All checks passed, and the progress does not count the push yet.
+//                                Code that needs the order of updates, such as a record, belongs
+//                                here.
+//   OnCounted(&u)                The progress counts the push. The sink may still write numbers
+//                                into u.
+//   Apply(u, transform)          The optimizer gets the update by itself.
 //   Keeps(u) -> bool             The update joins a group, which counts it. True: the group also
 //                                keeps it, until Fold.
-//   Drop(u)                      The policy has dropped the update.
-//   Fold(group)                  The updates of a closed group reach the optimizer as one step.
-//                                Those of a step are sorted by rank, if they have gradients.
-//   OnVersion(ticks)             The version has moved. Rows changed by an Apply or a Fold before
-//                                this call are those of the old version.
+//   Drop(u)                      The policy drops the update.
+//   Fold(group)                  The optimizer gets the updates of a closed group as one step. The
+//                                updates of a step are sorted by rank, if they have gradients.
+//   OnVersion(ticks)             The version moved by `ticks`. Rows changed by an Apply or a Fold
+//                                before this call belong to the old version.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_POLICIES_ORDER_UPDATE_ORDER_H_
@@ -45,16 +48,16 @@
 
 namespace tandem::policies {
 
-// Update::version_read of an update loaded from a checkpoint of another run. That run has counted
-// the update, so this one does not.
+// Update::version_read of an update loaded from a checkpoint of another run. The other run counted
+// the update, so this run does not.
 inline constexpr int64_t kReadByAnotherRun = -1;
 
 enum class Admission {
   kAdmitted,   // the update is held now, or was applied or dropped
-  kLate,       // admitted, but the policy dropped it because it came too late
-  kDuplicate,  // was admitted before
-  kEarly,      // an earlier step of this worker, or of others, has not come yet; nothing changed
-  kRefused,    // violates the protocol
+  kLate,       // the push was admitted, but the policy dropped it because it came too late
+  kDuplicate,  // the push was admitted before
+  kEarly,      // an earlier step of this worker, or of others, is missing; nothing changed
+  kRefused,    // the push violates the protocol
 };
 
 // The part of UpdateOrder that does not depend on the type of an update.
@@ -62,8 +65,8 @@ class OrderState {
  public:
   struct Options {
     int workers = 0;
-    int reads = 1;          // reads of each worker whose updates may still be on their way
-    bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
+    int reads = 1;          // reads of each worker whose updates may still be in flight
+    bool lockstep = false;  // workers take steps together; without data they push empty steps
     // Workers read copies of their own, which may have closed steps that are still open here, but
     // only steps before the update's (REPLICATED tables).
     bool other_copies = false;
@@ -77,14 +80,14 @@ class OrderState {
   const UpdatePolicy& policy() const { return policy_; }
   const Properties& properties() const { return properties_; }
   const RangeProgress& progress() const { return progress_; }
-  // The samples of the step that was closed last; 1 if all workers with data have skipped it.
+  // The samples of the step that was closed last; 1 if all workers with data skipped it.
   uint64_t last_closed_samples() const { return last_closed_samples_; }
   Transform TransformOf(const Update& update) const { return policy_.OnApply(progress_, update); }
   bool HasAdmitted(int rank, int64_t step) const {
     return step < progress_.workers[static_cast<size_t>(rank)].admitted;
   }
 
-  // Worker `rank` reads for `step`, which it has not pushed.
+  // Worker `rank` reads for `step`, which it has not pushed yet.
   void OnRead(int rank, int64_t step) {
     if (pulls_ != nullptr) pulls_->OnRead(rank, step);
   }
@@ -93,10 +96,11 @@ class OrderState {
   // policy would treat the new gradients as late.
   void ForgetWorker(int rank);
 
-  // The numbers of reads and the paces, for a range move or a checkpoint. Paces are only step
-  // times: the time of the last push is of this owner's clock and means nothing to another one.
+  // Appends the numbers of reads and the paces, for a range move or a checkpoint. Of a pace only
+  // the step time is written. The time of the last push is by this owner's clock, so it means
+  // nothing to another owner.
   void EncodeMemory(std::string* out) const;
-  // Takes them off the front of `bytes`. DATA_LOSS: they are too short.
+  // Removes them from the front of `bytes`. DATA_LOSS: too few bytes.
   absl::Status DecodeMemory(absl::string_view* bytes);
 
  protected:
@@ -107,7 +111,7 @@ class OrderState {
   int64_t Count(int64_t now_us, int64_t first, bool finished, Update* update);
   // The newest version that a worker can have read for an update.
   int64_t NewestRead(const Update& update) const;
-  // Takes over the version and the steps of a file. INVALID_ARGUMENT: of another number of workers.
+  // Takes over the version and the steps of a file. INVALID_ARGUMENT: another number of workers.
   // DATA_LOSS: numbers that Admit relies on are out of bounds or, in lockstep, a worker is behind
   // the version, so that its next step would belong to a group that is closed.
   absl::Status TakeProgress(const RangeProgress& progress);
@@ -176,8 +180,8 @@ class UpdateOrder final : public OrderState {
   }
 
   // Applies all held updates before the last evaluation: the queue of a fixed delay, in order, and
-  // an open batch, which no further update will join. The batch is closed first: it is the newest,
-  // and joins the queue at its end.
+  // an open batch, which no further update will join. First closes the batch, which is the newest
+  // group and joins the queue at its end.
   template <typename Sink>
   void FinishDelayed(Sink* sink) {
     if (properties_.batch > 0) {
@@ -235,7 +239,7 @@ class UpdateOrder final : public OrderState {
     }
   }
 
-  // Resumes from a file of this very run: its progress and the numbers of its workers, unchanged.
+  // Resumes from a file of this run: its progress and the numbers of its workers, unchanged.
   // Call once for each file, before any step, then ResumeHeld.
   absl::Status ResumeProgress(RangeProgress progress) {
     // The first push of each worker will set its new incarnation.
@@ -243,9 +247,9 @@ class UpdateOrder final : public OrderState {
     if (resumed_ && progress != progress_) return OtherProgress();
     return TakeProgress(progress);
   }
-  // Adds what a file held. The files may cut the table into other ranges than this run: parts of
-  // one update are joined by `join(part, &whole)`, so that the update counts once. `last_samples`:
-  // that of the range that wrote the file.
+  // Adds the held updates of a file. The files may cut the table into other ranges than this run.
+  // `join(part, &whole)` then joins the parts of one update, so that the update counts once.
+  // `last_samples`: last_closed_samples() of the range that wrote the file.
   template <typename Cut, typename Join>
   absl::Status ResumeHeld(const HeldGroups<U>& open, const HeldGroups<U>& delayed,
                           uint64_t last_samples, const Cut& cut, const Join& join) {
@@ -257,14 +261,14 @@ class UpdateOrder final : public OrderState {
     AddGroups(delayed, cut, join, &delayed_);
     return absl::OkStatus();
   }
-  // The file is taken over. DATA_LOSS: the held updates do not fit the progress.
+  // Ends the resume from a file. DATA_LOSS: the held updates do not fit the progress.
   absl::Status FinishResume() {
     resumed_ = true;
     return CheckHeld();
   }
   bool resumed() const { return resumed_; }
 
-  // Takes over all of a range that was encoded whole.
+  // Takes over the state of a range that another owner encoded (a range move).
   absl::Status Restore(const RangeProgress& progress, HeldGroups<U> open, HeldGroups<U> delayed,
                        uint64_t last_samples) {
     TANDEM_RETURN_IF_ERROR(TakeProgress(progress));
@@ -359,8 +363,8 @@ class UpdateOrder final : public OrderState {
   }
 
   // Adds the parts of saved updates that `cut` returns to the groups of files read earlier, or to
-  // new groups if this is the first file. Updates of another run are not joined: they do not count,
-  // and several of one worker may have the same step.
+  // new groups if this is the first file. Updates of another run are not joined, because they do
+  // not count and several updates of one worker may have the same step.
   template <typename Cut, typename Join>
   void AddGroups(const HeldGroups<U>& saved, const Cut& cut, const Join& join,
                  HeldGroups<U>* groups) {

@@ -107,7 +107,7 @@ TEST_F(InstallTest, NothingPointsBack) {
       const RunResult read = RunProgram({"/usr/bin/readelf", "-d", path});
       ASSERT_TRUE(read.ok()) << read.DebugString();
       text = read.output;
-      ++programs;
+      programs += entry.path().filename() == "libtandem_arrow.so" ? 0 : 1;  // not in each build
     } else {
       ++texts;
     }

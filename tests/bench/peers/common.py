@@ -1,7 +1,7 @@
-"""What the scripts of this folder share: processes with their memory, rounds in turns, medians, tables.
+"""Code that the scripts of this folder share: processes with their memory, rounds in turns, medians, tables.
 
-Rounds are few, so an interval is the least to the greatest value of them. The median of endless rounds lies within with
-probability 1 - 2^(1 - N): 94 % for 5 rounds, 75 % for 3.
+Rounds are few, so an interval goes from the least to the greatest value. The true median (of very many rounds) lies in it with
+probability 1 - 2^(1 - N), for N rounds: 94 % for 5 rounds, 75 % for 3.
 """
 import argparse
 import collections
@@ -18,8 +18,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE.parent), str(ROOT / "tests" / "chaos"), str(ROOT / "tests")]
-SAMPLED_EVERY = 1.  # seconds between two looks at the memory
-# Settings of the BLAS of PyTorch's wheel. MKL takes other kernels than its best ones on processors that are not Intel's.
+SAMPLED_EVERY = 1.  # seconds between two samples of the memory
+# Settings of the BLAS of PyTorch's wheel. On processors of other makers than Intel, MKL does not choose its fastest kernels.
 BLAS = [{}, {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, {"MKL_ENABLE_INSTRUCTIONS": "AVX512"}]
 
 
@@ -34,7 +34,7 @@ def parser(doc, **defaults):
 
 
 def need(*modules):
-    """Ends the script where a package is missing."""
+    """Ends the script with status 77 (skipped) if a package is missing."""
     missing = [name for name in modules if not importlib.util.find_spec(name)]
     if missing:
         print(f"SKIPPED ENTIRELY: {', '.join(missing)} missing in {sys.executable}: use the interpreter that "
@@ -94,13 +94,13 @@ def last_json(text):
 
 
 def python_environment(flags):
-    """Of scripts that import tandem."""
+    """The environment of scripts that import tandem."""
     return {"TANDEM_PYTHON": sys.executable, "PYTHONPATH": str(flags.build / "python"),
             "TANDEM_LIBRARY": str(flags.build / "lib" / "libtandem.so")}
 
 
 def best_blas():
-    """The environment with the fastest matrix product, by more than 5 %, of PyTorch's interpreter."""
+    """The settings of BLAS with the fastest matrix product of PyTorch; others than the first must be 5 % faster."""
     best, most = {}, 0.
     for settings in BLAS:
         speed = float(call([sys.executable, HERE.parent / "dlrm_torch.py", "--mode", "probe"], settings).out)
@@ -125,8 +125,8 @@ def machine():
 
 
 def in_turns(sides, rounds, prepare=lambda number: None):
-    """sides: name -> a function that returns a dict of figures. Each round runs prepare and then all, and begins one later
-    than the round before. Returns name -> figure -> values."""
+    """sides: name -> a function that returns a dict of figures. Each round runs prepare and then all sides. The first side of a
+    round is the second one of the round before. Returns name -> figure -> values."""
     found = {name: collections.defaultdict(list) for name in sides}
     names = list(sides)
     for number in range(rounds):
@@ -148,7 +148,7 @@ def spread(values, digits=6):
 
 
 def report(title, found, beside=None, ratio_of=None):
-    """A table. beside: the side with which ratios of the figure ratio_of are, round by round."""
+    """Prints a table, with the ratio of the figure ratio_of of each side to that of the side `beside`, round by round."""
     print(f"\n{title}: median (least to greatest round)")
     for name, figures in found.items():
         line = "; ".join(f"{figure} {spread(values, 4)}" for figure, values in figures.items())

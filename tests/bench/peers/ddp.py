@@ -7,10 +7,10 @@ Layers: the two MLPs of the DLRM of configs/dlrm_bench.textproto in DistributedD
 a process, Adagrad (dlrm_torch.py --mode ddp_mlp). No embeddings, no interaction.
 
     ddp_gloo      over gloo
-    ddp_tandem    the same script with init_process_group("tandem"), which takes shared memory
+    ddp_tandem    the same script with init_process_group("tandem"), which uses shared memory
     tandem_bsp    `tandem run`, the whole DLRM with its embeddings on two servers: more work on the same two cores
 
-Allreduce: sums of float32 in place, 4 KB to 64 MB, microseconds of an operation on the slower rank.
+Allreduce: sums of float32 in place, 4 KB to 64 MB. Figures are microseconds for one operation on the slower rank.
 
     gloo          torch.distributed.all_reduce over gloo, called from Python
     tandem        the same call over tandem, shared memory
@@ -18,12 +18,12 @@ Allreduce: sums of float32 in place, 4 KB to 64 MB, microseconds of an operation
     bench_shm     `tandem bench allreduce`, without Python
     bench_tcp     the same over TCP
 
-What the peer does better. Gloo needs nothing but PyTorch, works on every system that PyTorch has, and has years of production
-behind it.
+What the peer does better. Gloo needs nothing but PyTorch, works on every system of PyTorch, and is proven by years of
+production.
 
 What differs. Gloo uses TCP over the loopback device even between processes of one host. Tandem uses shared memory there, and
-only tandem_tcp and bench_tcp have the same wire. The bench_ lines do not pay for the interpreter: compare them with
-collectives_vs_peers.sh, which calls gloo from C++. ddp_gloo and ddp_tandem run PyTorch's wheel with MKL; tandem_bsp runs the
+only tandem_tcp and bench_tcp use the same transport as gloo. The bench_ lines have no cost of the interpreter: compare them
+with collectives_vs_peers.sh, which calls gloo from C++. ddp_gloo and ddp_tandem run PyTorch's wheel with MKL; tandem_bsp runs the
 LibTorch and OpenBLAS of the build, and reads a text file.
 """
 # pylint: disable=import-outside-toplevel  # after the check that the packages are there

@@ -5,7 +5,7 @@
         [--rows ROWS_IN_ALL] [--build DIR] [--tiny]
 
 13 numbers, 26 tables with --rows rows in all x 16, bottom 512-256-64-16, top 512-256-1, one id a field, Zipf(1.05), Adagrad
-(.01) for rows and layers, batch 2048 a process, float32, two cores. --only: sides with that in their names.
+(.01) for rows and layers, batch 2048 a process, float32, two cores. --only: sides whose names contain WORD.
 
     tandem_bsp       `tandem run`, 2 workers and 2 servers, compiled model, tables and dense layers in step
     tandem_hybrid    the same, asynchronous tables, rows of the next step prefetched
@@ -15,17 +15,19 @@
     torchrec_1       torchrec's DLRM in DistributedModelParallel over gloo, one process, two threads
     torchrec_2       two processes, one thread each, gloo
 
-Samples per second of all processes together, and the peak of resident memory: PSS of all processes, once a second.
+Figures: samples per second of all processes together, and peak memory (PSS of all processes, sampled once a second).
 
 What the peers do better. TorchRec is made for GPUs, with fused kernels of FBGEMM, and is proven there; the CPU over gloo is not
-its home. Its tables take rows x 16 floats x 2 and no more: no keys, no index. PyTorch needs one process, no job and no servers.
+its home. Its tables take 2 x 16 floats a row (values and Adagrad), without keys and index. PyTorch needs one process, no job
+and no servers.
 
 What differs. The batches of the peers (steps x 2048 samples a process, all different) are in memory before the clock starts,
 after ten steps to warm up. tandem_bsp and tandem_hybrid parse and hash a text file with the same ids during the run, and their
-first steps count. Their rows exist once an id has come: their memory has fewer rows than the tables of the peers, and each new
-row costs an insertion. tandem_torchrec has all rows from the start, its batches are prepared, and its clock is that of the
-peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with the MKL of PyTorch's
-wheel, whose best setting a probe finds. A step of torch_* and torchrec_1 has 2048 samples, a step of the others 2 x 2048.
+first steps count. Their rows exist from the first update of an id: their memory has fewer rows than the tables of the peers,
+and each new row costs an insertion. tandem_torchrec has all rows from the start, its batches are prepared, and its clock is
+that of the peers. tandem_bsp and tandem_hybrid compute with the LibTorch and OpenBLAS of the build, the others with the MKL of
+PyTorch's wheel, whose best setting a probe finds. A step of torch_* and torchrec_1 has 2048 samples, a step of the others
+2 x 2048.
 TorchRec's tables are whole on one process or the other (table-wise, kernel FUSED), because its planner divides rows among GPUs
 only. A probe takes the faster one of the plain loop and TrainPipelineSparseDist for torchrec_2. TrainPipelineSemiSync, whose
 lookups are one batch late, needs CUDA streams.

@@ -3,18 +3,18 @@
 
     $(tests/python/torch_environment.sh peers) tests/bench/peers/killed.py [--rounds N] [--build DIR] [--tiny]
 
-Each measurement starts a job of two workers, lets it train, kills one process, and has the seconds until all workers have
-finished a step again, and the steps that were lost or are done again (`work lost`: their time before the kill).
+Each measurement starts a job of two workers, lets it train, and kills one process. Figures are the seconds until all workers
+finish a step again, and the steps that are lost or done again (`work lost`: the time that they took before the kill).
 
-    torchft           one of two replica groups; also the seconds until the other one has finished a step (`alone`)
-    tandem_worker     `tandem run`, dense layers by allreduce, BSP, a checkpoint a second: a worker; all roles start again
-    tandem_replaced   dense layers on the servers, ASP: a worker, which is replaced; the other one continues
-    tandem_server     as tandem_worker: one of two servers
-    tandem_python     as tandem_worker, the worker a script that imports PyTorch
+    torchft           kills one of two replica groups; also the seconds until the other one finishes a step (`alone`)
+    tandem_worker     kills a worker of `tandem run`: dense layers by allreduce, BSP, a checkpoint a second; all roles restart
+    tandem_replaced   kills a worker: dense layers on the servers, ASP; the worker is replaced and the other one continues
+    tandem_server     kills one of two servers of the job of tandem_worker
+    tandem_python     as tandem_worker, but the worker is a script that imports PyTorch
 
 What the peer does better. The replica that lives goes on alone after `alone` seconds, with half of the batch. It needs no
-checkpoint and loses only the step in hand; the new one takes its state from the living one. After most deaths Tandem starts
-all roles again from the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a hundred is no loss.
+checkpoint and loses only the current step; the new replica takes its state from the other one. After most deaths Tandem
+restarts all roles from the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a hundred is no loss.
 
 What differs. A replica of torchft has the whole model, here the MLPs of dlrm_torch.py without tables: it has no answer for
 tables that do not fit a process. Tandem has tables on two servers. The layers of both are small, so that the steps are short

@@ -4,12 +4,13 @@
     $(tests/python/torch_environment.sh peers) tests/bench/peers/trees.py [--rounds N] [--rows N] [--build DIR] [--tiny]
 
 Each round makes other data from another known model (`tandem datagen --seed`), and trains all sides with that seed on the
-same 13 numbers and 26 columns of ids. `below attainable`: how much less AUC than the known model has without what no learner can know.
+same 13 numbers and 26 columns of ids. `below attainable`: attainable AUC minus the AUC of the side. The attainable AUC is that of
+the known model without the effects of rare ids, which no learner can know (`tandem datagen`).
 
     tandem                 configs/quickstart.textproto: DLRM, hybrid policy, one epoch, two workers and two servers
-    lightgbm_plain         ids as numbers: their rank by frequency
+    lightgbm_plain         ids as numbers: their ranks by frequency
     lightgbm_categorical   the same numbers as categorical_feature
-    lightgbm_target        for each id the smoothed share of positive labels, from the other four fifths of the rows
+    lightgbm_target        target encoding: for each id the smoothed share of positive labels in the other four fifths of the rows
 
 What the peer does better. LightGBM needs one process and no job file, and it takes numbers of any scale. With few rows it
 learns more (--rows 4000), and without columns of many ids it is the better choice.
