@@ -1,5 +1,9 @@
 #include "cli/cache_command.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "data/batch_source.h"
 #include "data/cache_rows.h"
@@ -33,6 +38,10 @@ absl::StatusOr<Data> DataOf(const CacheFlags& flags) {
   role.set = flags.set;
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob job, node::PlanOf(role));
   Data data = job.job.data();
+  if (data.score_only()) {
+    return absl::InvalidArgumentError(
+        "data.score_only is set, expected training rows; hint: tandem predict reads the files");
+  }
   if (!job::HasRowsInLines(data)) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.format is ", Data::Format_Name(data.format()),
@@ -67,6 +76,10 @@ absl::Status Cache(const CacheFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string folder, data::ExpandEnvironment(named));
   TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
+  // Two commands at once would write the same temporary files. The later one finds valid caches.
+  const OwnedFd lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  while (lock.valid() && flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, data::FilesOfRows(data));
   std::string negative;
   for (const std::string& file : files) {

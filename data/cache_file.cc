@@ -63,10 +63,10 @@ std::string MetaBytes(const CacheMeta& meta) {
        {&meta.source, &meta.described, &meta.hashing, &meta.negative, &meta.whole_piece}) {
     PutText(*text, &bytes);
   }
-  for (const int64_t number :
-       {meta.source_bytes, meta.source_written_ns, static_cast<int64_t>(meta.source_hash),
-        meta.rows, meta.bad_rows, meta.columns, meta.zstd_level, int64_t{meta.seekable},
-        int64_t{meta.numbered}, static_cast<int64_t>(meta.pieces.size())}) {
+  for (const int64_t number : {meta.source_bytes, meta.source_written_ns, meta.source_inode,
+                               static_cast<int64_t>(meta.source_hash), meta.rows, meta.bad_rows,
+                               meta.columns, meta.zstd_level, int64_t{meta.seekable},
+                               int64_t{meta.numbered}, static_cast<int64_t>(meta.pieces.size())}) {
     PutNumber(number, &bytes);
   }
   for (const DealtFile& piece : meta.pieces) {
@@ -115,8 +115,8 @@ bool TakeMeta(absl::string_view bytes, CacheMeta* meta) {
   }
   int64_t hash = 0, seekable = 0, numbered = 0, pieces = 0;
   for (int64_t* number :
-       {&meta->source_bytes, &meta->source_written_ns, &hash, &meta->rows, &meta->bad_rows,
-        &meta->columns, &meta->zstd_level, &seekable, &numbered, &pieces}) {
+       {&meta->source_bytes, &meta->source_written_ns, &meta->source_inode, &hash, &meta->rows,
+        &meta->bad_rows, &meta->columns, &meta->zstd_level, &seekable, &numbered, &pieces}) {
     if (!TakeNumber(&bytes, number)) return false;
   }
   meta->source_hash = static_cast<uint64_t>(hash);
@@ -223,7 +223,8 @@ absl::StatusOr<std::unique_ptr<CacheFile>> CacheFile::Open(const std::string& pa
   OwnedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) {
     const std::string what = absl::StrCat(path, ": ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(what) : absl::UnavailableError(what);
+    if (errno == ENOENT) return absl::NotFoundError(what);
+    return absl::UnavailableError(absl::StrCat(what, "; hint: check the rights of the folder"));
   }
   std::unique_ptr<CacheFile> file(new CacheFile(std::move(fd), path));
   TANDEM_RETURN_IF_ERROR(file->Init());
@@ -269,10 +270,12 @@ absl::Status CacheFile::Init() {
 absl::Status CacheFile::ReadIndex(absl::string_view index, uint64_t end) {
   index_.resize(index.size() / sizeof(CacheBlock));
   if (!index.empty()) std::memcpy(index_.data(), index.data(), index.size());
+  const uint64_t most_stored = ZSTD_compressBound(kMostCacheBlockBytes);
   uint64_t at = kMagicBytes, rows = 0;
   for (size_t i = 0; i < index_.size(); ++i) {
     const CacheBlock& block = index_[i];
-    const bool fits = block.stored <= end - at && block.bytes <= kMostCacheBlockBytes &&
+    const bool fits = block.stored <= end - at && block.stored <= most_stored &&
+                      block.bytes <= kMostCacheBlockBytes &&
                       (meta_.zstd_level > 0 || block.stored == block.bytes) && block.rows > 0 &&
                       block.rows <= block.bytes && block.offset >= 0 && block.line >= 0 &&
                       (i == 0 || block.offset > index_[i - 1].offset);

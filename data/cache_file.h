@@ -32,7 +32,7 @@ namespace tandem::data {
 inline constexpr char kCacheMagic[] = "TANDEMRC";  // without the NUL
 // Change it whenever the layout changes, or a parser returns another row for the same text. The
 // hashing of ids has a version of its own (kKeyHashing).
-inline constexpr uint64_t kCacheVersion = 1;
+inline constexpr uint64_t kCacheVersion = 2;
 // The writer closes a block when it has at least this many bytes, before compression.
 inline constexpr size_t kCacheBlockBytes = size_t{256} << 10;
 // The limit of a block, against damaged sizes. A larger row cannot be cached.
@@ -59,6 +59,7 @@ struct CacheMeta {
   // bytes are not read twice.
   std::string source;
   int64_t source_bytes = 0, source_written_ns = 0;  // the time is since 1970
+  int64_t source_inode = 0;
   uint64_t source_hash = 0;
   std::string described;  // a Data message with the fields that decide how rows are parsed
   std::string hashing;    // kKeyHashing

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,7 +34,7 @@ constexpr char kMake[] = "; hint: tandem cache JOB";
 // ---- what a cache was made of ----
 
 struct SourceStamp {
-  int64_t bytes = -1, written_ns = 0;
+  int64_t bytes = -1, written_ns = 0, inode = 0;
   friend bool operator==(const SourceStamp&, const SourceStamp&) = default;
 };
 
@@ -47,10 +46,11 @@ std::string WholePath(const std::string& source) {
 absl::StatusOr<SourceStamp> SourceStampOf(const std::string& source) {
   if (IsAddress(source)) {
     TANDEM_ASSIGN_OR_RETURN(const AddressInfo info, InfoOfAddress(source));
-    return SourceStamp{info.bytes, info.changed_ns};
+    return SourceStamp{info.bytes, info.changed_ns, 0};
   }
   const FileStamp stamp = StampOf(source);
-  return SourceStamp{stamp.bytes, stamp.written_s * 1'000'000'000 + stamp.written_ns};
+  return SourceStamp{stamp.bytes, stamp.written_s * 1'000'000'000 + stamp.written_ns,
+                     static_cast<int64_t>(stamp.inode)};
 }
 
 // XXH3 of the first `bytes` bytes of a file.
@@ -425,13 +425,20 @@ class CacheParser final : public RowParser {
           absl::StrCat(source, ": has changed since ", path, " was made", kMake));
     };
     if (now.bytes != meta.source_bytes) return changed();
-    if (now.written_ns == meta.source_written_ns) return absl::OkStatus();
-    SourceStamp& checked = checked_[source];
-    if (checked == now) return absl::OkStatus();
+    const SourceStamp then = {meta.source_bytes, meta.source_written_ns, meta.source_inode};
+    if (now == then) return absl::OkStatus();
     if (meta.source_hash == 0) return changed();
+    // A copy of the file, perhaps. Its contents are compared once: a note beside the cache tells
+    // other processes and later runs.
+    const std::string note = absl::StrCat(path, ".same");
+    const std::string text = absl::StrCat(absl::Hex(meta.source_hash), " ", now.bytes, " ",
+                                          now.written_ns, " ", now.inode, "\n");
+    if (const auto known = ReadWholeFile(note); known.ok() && *known == text) {
+      return absl::OkStatus();
+    }
     TANDEM_ASSIGN_OR_RETURN(const uint64_t hash, HashOfFile(source, now.bytes));
     if (hash != meta.source_hash) return changed();
-    checked = now;
+    (void)WriteFileAtomically(note, text);  // where nothing can be written, it is compared again
     return absl::OkStatus();
   }
 
@@ -441,7 +448,6 @@ class CacheParser final : public RowParser {
   const std::vector<NumberTransform> transforms_;  // empty: numbers are stored as they are used
   const job::RowShape shape_;
   const bool bags_, weighted_;
-  std::map<std::string, SourceStamp> checked_;  // files whose contents were compared
   size_t columns_ = 0;
   bool at_first_row_ = false;
   std::string learnable_, learned_;
@@ -513,7 +519,8 @@ absl::StatusOr<CacheReport> ValidCache(const Data& data, const std::string& sour
   TANDEM_RETURN_IF_ERROR(file->CheckBlocks());
   const CacheMeta& meta = file->meta();
   TANDEM_ASSIGN_OR_RETURN(const SourceStamp stamp, SourceStampOf(source));
-  if (meta.zstd_level != zstd_level || meta.source_written_ns != stamp.written_ns) {
+  const SourceStamp then = {meta.source_bytes, meta.source_written_ns, meta.source_inode};
+  if (meta.zstd_level != zstd_level || then != stamp) {
     return absl::NotFoundError("packed otherwise, or written anew");
   }
   return CacheReport{meta.rows, meta.bad_rows, StampOf(path).bytes, "", meta.negative, true};
@@ -574,6 +581,7 @@ absl::StatusOr<CacheReport> MakeCache(const Data& data, const std::string& sourc
   meta.source = WholePath(source);
   meta.source_bytes = stamp.bytes;
   meta.source_written_ns = stamp.written_ns;
+  meta.source_inode = stamp.inode;
   meta.described = Described(data).SerializeAsString();
   meta.hashing = kKeyHashing;
   meta.negative = parser->LearnedNegative();

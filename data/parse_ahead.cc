@@ -56,6 +56,7 @@ void ParseAhead::Stop() {
 // ---- the threads ----
 
 void ParseAhead::Loop(RowParser* parser) {
+  size_t file = kNoFile;
   for (;;) {
     Chunk* chunk = nullptr;
     {
@@ -66,7 +67,7 @@ void ParseAhead::Loop(RowParser* parser) {
       Read(chunk);
       ended_ = !chunk->more.ok() || !*chunk->more;
     }
-    Parse(parser, chunk);
+    Parse(parser, &file, chunk);
     absl::MutexLock lock(&mutex_);
     chunk->done = true;
   }
@@ -105,16 +106,14 @@ void ParseAhead::Read(Chunk* chunk) {
   }
 }
 
-void ParseAhead::Parse(RowParser* parser, Chunk* chunk) {
-  size_t file = kNoFile;
-  bool started = false;
+void ParseAhead::Parse(RowParser* parser, size_t* file, Chunk* chunk) {
   for (size_t i = 0; i < chunk->size; ++i) {
     ReadRow& row = chunk->rows[i];
-    if (row.at.file != file) {
-      file = row.at.file;
-      started = parser->StartFile(chunk->StartOf(i).first_line).ok();
+    if (row.at.file != *file) {
+      const bool started = parser->StartFile(chunk->StartOf(i).first_line).ok();
+      *file = started ? row.at.file : kNoFile;
     }
-    row.good = started && parser->Parse(chunk->TextOf(i), &row.row).ok();
+    row.good = *file != kNoFile && parser->Parse(chunk->TextOf(i), &row.row).ok();
   }
 }
 

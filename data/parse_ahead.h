@@ -78,7 +78,8 @@ class ParseAhead {
   void Loop(RowParser* parser);
   Chunk* FreeChunk() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read(Chunk* chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(read_mutex_);
-  static void Parse(RowParser* parser, Chunk* chunk);
+  // `file`: the file of the parser's last row, kNoFile before the first one.
+  static void Parse(RowParser* parser, size_t* file, Chunk* chunk);
   void Stop();
   bool HasFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !free_.empty(); }
   bool HasDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -201,6 +201,7 @@ absl::StatusOr<bool> RowPass::ContinueAt(const ReadPlace& place) {
   }
   bad_rows_.set_earlier(place.bad_rows());
   parser_->LearnNegative(place.negative());
+  good_file_ = walk_->file_index();
   return true;
 }
 
@@ -212,6 +213,9 @@ absl::StatusOr<bool> RowPass::NextRead(Row* row) {
     const absl::Status parsed = parser_->Parse(line_, row);
     if (parsed.ok()) good_file_ = walk_->file_index();
     if (parsed.ok()) return true;
+    if (absl::IsDataLoss(parsed)) {  // of a cache: the row of the data file is not bad
+      return absl::DataLossError(absl::StrCat(walk_->file().name(), ": ", parsed.message()));
+    }
     if (bad_rows_.Skip()) continue;
     return bad_rows_.Add(walk_->file().Error(parsed.message()));
   }
@@ -380,7 +384,9 @@ class RowSource final : public BatchSource {
  private:
   absl::StatusOr<bool> ReadRow(Row* row) {
     if (!more_) return false;
-    TANDEM_ASSIGN_OR_RETURN(more_, pass_->Next(row));
+    const absl::StatusOr<bool> more = pass_->Next(row);
+    more_ = more.value_or(false);
+    if (!more.ok()) return more.status();
     if (!more_) TANDEM_RETURN_IF_ERROR(CheckUnchanged());
     return more_;
   }

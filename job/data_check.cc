@@ -267,6 +267,9 @@ absl::Status CheckOnlyFor(const Data& data) {
     return Refuse("data.deal", Data::Deal_Name(data.deal()),
                   "; not for NCF, whose rows are all in the memory of each worker; leave it out");
   }
+  if (absl::StrContains(data.cache(), "://")) {
+    return Refuse("data.cache", Quoted(data.cache()), " is an address; name a folder of this host");
+  }
   if (data.format() == Data::NCF && (!data.cache().empty() || data.readers() > 0)) {
     return Refuse(data.cache().empty() ? "data.readers" : "data.cache",
                   "not for NCF, whose rows are all in the memory of each worker; leave it out");

@@ -52,6 +52,7 @@ absl::StatusOr<Epoch> ReadEpoch(data::BatchSource* source) {
     epoch.hash = HashOf(batch.numbers, HashOf(batch.labels, epoch.hash));
     for (const data::SparseInput& input : batch.sparse) {
       epoch.hash = HashOf(input.index, HashOf(input.keys, epoch.hash));
+      epoch.hash = HashOf(input.offsets, HashOf(input.weights, epoch.hash));
     }
   }
   epoch.seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
@@ -67,7 +68,9 @@ absl::Status RunReadBench(const ReadBenchOptions& options, std::ostream& out) {
   role.set = options.set;
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob plan, node::PlanOf(role));
   if (!job::HasRowsInLines(plan.job.data())) {
-    return absl::InvalidArgumentError("data.format: expected one with a row a line");
+    return absl::InvalidArgumentError(
+        "data.format: expected CRITEO, LIBSVM, DELIMITED or PARQUET; hint: other data are not read "
+        "from files row by row");
   }
   if (options.repetitions < 1)
     return absl::InvalidArgumentError("--repetitions: expected 1 or more");
