@@ -23,8 +23,9 @@ namespace tandem::capi {
 namespace {
 
 absl::Status OpenArrow(ArrowArrayStream* stream, const char* name, tandem_arrow** arrow) {
-  if (stream == nullptr || arrow == nullptr) return Missing("stream and arrow");
+  if (stream == nullptr) return Missing("stream");
   TANDEM_ASSIGN_OR_RETURN(auto taken, data::ArrowStream::Take(OrEmpty(name), stream));
+  if (arrow == nullptr) return Missing("arrow");
   *arrow = new tandem_arrow(std::move(taken));
   return absl::OkStatus();
 }
@@ -85,11 +86,6 @@ absl::Status Values(const tandem_arrow& arrow, int32_t column, const void** valu
   return absl::OkStatus();
 }
 
-template <class Body>
-int CallOnArrow(const tandem_arrow* arrow, const Body& body) {
-  return arrow == nullptr ? Return(Missing("arrow")) : Call(body);
-}
-
 }  // namespace
 }  // namespace tandem::capi
 
@@ -108,20 +104,20 @@ const char* tandem_arrow_column(const tandem_arrow* arrow, int32_t column) {
 }
 
 int tandem_arrow_read(tandem_arrow* arrow, int32_t column, int32_t as) {
-  return CallOnArrow(arrow, [&] { return ReadColumn(arrow, column, as); });
+  return CallOn(arrow, "arrow", [&] { return ReadColumn(arrow, column, as); });
 }
 
 int tandem_arrow_next(tandem_arrow* arrow, int64_t most, int64_t* rows) {
-  return CallOnArrow(arrow, [&] { return Advance(arrow, most, rows, /*keep=*/true); });
+  return CallOn(arrow, "arrow", [&] { return Advance(arrow, most, rows, /*keep=*/true); });
 }
 
 int tandem_arrow_skip(tandem_arrow* arrow, int64_t most, int64_t* rows) {
-  return CallOnArrow(arrow, [&] { return Advance(arrow, most, rows, /*keep=*/false); });
+  return CallOn(arrow, "arrow", [&] { return Advance(arrow, most, rows, /*keep=*/false); });
 }
 
 int tandem_arrow_values(const tandem_arrow* arrow, int32_t column, const void** values,
                         int64_t* count, const int64_t** offsets) {
-  return CallOnArrow(arrow, [&] { return Values(*arrow, column, values, count, offsets); });
+  return CallOn(arrow, "arrow", [&] { return Values(*arrow, column, values, count, offsets); });
 }
 
 void tandem_arrow_free(tandem_arrow* arrow) { delete arrow; }

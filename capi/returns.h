@@ -42,6 +42,12 @@ int Call(const Body& body) {
   }
 }
 
+// The same for a function that needs `handle`, which messages call `what`.
+template <class Handle, class Body>
+int CallOn(const Handle* handle, absl::string_view what, const Body& body) {
+  return handle == nullptr ? Return(Missing(what)) : Call(body);
+}
+
 }  // namespace tandem::capi
 
 #endif  // TANDEM_CAPI_RETURNS_H_

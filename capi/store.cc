@@ -126,12 +126,6 @@ absl::StatusOr<bool> Next(tandem_scan* scan, int64_t most, int64_t* keys, float*
   return true;
 }
 
-// Calls a function that needs an object.
-template <class Object, class Body>
-int CallOn(const Object* object, const char* what, const Body& body) {
-  return object == nullptr ? Return(Missing(what)) : Call(body);
-}
-
 }  // namespace
 }  // namespace tandem::capi
 

@@ -352,12 +352,6 @@ absl::Status HashEach(const char* field, const int64_t* ids, int64_t count, int6
   return absl::OkStatus();
 }
 
-// Calls a function that needs a worker.
-template <class Body>
-int CallOn(const tandem_worker* worker, const Body& body) {
-  return worker == nullptr ? Return(Missing("worker")) : Call(body);
-}
-
 }  // namespace
 }  // namespace tandem::capi
 
@@ -384,7 +378,7 @@ int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
 }
 
 int tandem_wait_joined(tandem_worker* worker, int64_t timeout_ms) {
-  return CallOn(worker, [&] { return worker->attached->WaitJoined(After(timeout_ms)); });
+  return CallOn(worker, "worker", [&] { return worker->attached->WaitJoined(After(timeout_ms)); });
 }
 
 int32_t tandem_rank(const tandem_worker* worker) { return worker->attached->rank(); }
@@ -436,11 +430,12 @@ const char* tandem_field_name(const tandem_worker* worker, int32_t table, int32_
 
 int tandem_start(tandem_worker* worker, int32_t count, const char* const* names,
                  const int32_t* dims, const int64_t* shapes, const float* values) {
-  return CallOn(worker, [&] { return Start(worker, count, names, dims, shapes, values); });
+  return CallOn(worker, "worker",
+                [&] { return Start(worker, count, names, dims, shapes, values); });
 }
 
 int tandem_wait_started(tandem_worker* worker, int64_t timeout_ms) {
-  return CallOn(worker, [&] { return worker->attached->WaitStarted(After(timeout_ms)); });
+  return CallOn(worker, "worker", [&] { return worker->attached->WaitStarted(After(timeout_ms)); });
 }
 
 float* tandem_dense(tandem_worker* worker, int64_t* count) {
@@ -450,7 +445,7 @@ float* tandem_dense(tandem_worker* worker, int64_t* count) {
 }
 
 int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_request* request) {
-  return CallOn(worker, [&]() -> absl::StatusOr<bool> {
+  return CallOn(worker, "worker", [&]() -> absl::StatusOr<bool> {
     if (request == nullptr) return Missing("request");
     *request = tandem_request();
     TANDEM_ASSIGN_OR_RETURN(const tandem::worker::Request next,
@@ -467,27 +462,28 @@ int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_request* reque
 
 int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fields,
                 const uint8_t* unpooled) {
-  return CallOn(worker, [&] {
+  return CallOn(worker, "worker", [&] {
     const absl::Status filled = worker->ids.Fill(samples, fields, unpooled, &worker->batch);
     return filled.ok() ? worker->attached->GiveBatch(&worker->batch) : filled;
   });
 }
 
 int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
-  return CallOn(worker, [&] { return Rows(worker, table, cells, floats); });
+  return CallOn(worker, "worker", [&] { return Rows(worker, table, cells, floats); });
 }
 
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                   const int64_t* floats, const float* dense, float scale) {
-  return CallOn(worker, [&] { return Finish(worker, loss_sum, cells, floats, dense, scale); });
+  return CallOn(worker, "worker",
+                [&] { return Finish(worker, loss_sum, cells, floats, dense, scale); });
 }
 
 int tandem_skip(tandem_worker* worker) {
-  return CallOn(worker, [&] { return worker->attached->Finish({.skip = true}); });
+  return CallOn(worker, "worker", [&] { return worker->attached->Finish({.skip = true}); });
 }
 
 int tandem_clip_norm(tandem_worker* worker, float norm) {
-  return CallOn(worker, [&]() -> absl::Status {
+  return CallOn(worker, "worker", [&]() -> absl::Status {
     if (!(norm >= 0) || std::isinf(norm)) {
       return absl::InvalidArgumentError(
           absl::StrCat("tandem_clip_norm: ", norm, ", expected 0 or a finite number above 0"));
@@ -498,53 +494,54 @@ int tandem_clip_norm(tandem_worker* worker, float norm) {
 }
 
 int tandem_mean_gradient(tandem_worker* worker, float* gradient) {
-  return CallOn(worker, [&] { return MeanGradient(worker, gradient); });
+  return CallOn(worker, "worker", [&] { return MeanGradient(worker, gradient); });
 }
 
 int tandem_updated(tandem_worker* worker) {
-  return CallOn(worker, [&] { return worker->attached->Updated(); });
+  return CallOn(worker, "worker", [&] { return worker->attached->Updated(); });
 }
 
 int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples) {
-  return CallOn(worker, [&] { return Score(worker, logits, labels, samples); });
+  return CallOn(worker, "worker", [&] { return Score(worker, logits, labels, samples); });
 }
 
 int tandem_checkpoint_state(tandem_worker* worker, const void* bytes, int64_t count) {
-  return CallOn(worker, [&] { return CheckpointState(worker, bytes, count); });
+  return CallOn(worker, "worker", [&] { return CheckpointState(worker, bytes, count); });
 }
 
 int tandem_resumed_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
                          int64_t* epoch) {
-  return CallOn(worker, [&] { return CheckpointState(worker, rank, bytes, count, epoch); });
+  return CallOn(worker, "worker",
+                [&] { return CheckpointState(worker, rank, bytes, count, epoch); });
 }
 
 int tandem_initial_state(tandem_worker* worker, const void** bytes, int64_t* count) {
-  return CallOn(worker, [&] { return InitialState(worker, bytes, count); });
+  return CallOn(worker, "worker", [&] { return InitialState(worker, bytes, count); });
 }
 
 int tandem_enter_barrier(tandem_worker* worker) {
-  return CallOn(worker, [&] { return worker->attached->EnterBarrier(); });
+  return CallOn(worker, "worker", [&] { return worker->attached->EnterBarrier(); });
 }
 
 int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms) {
-  return CallOn(worker,
+  return CallOn(worker, "worker",
                 [&] { return worker->attached->WaitBarrier(After(timeout_ms), &worker->reduced); });
 }
 
 int tandem_enter_reduction(tandem_worker* worker, int32_t count, const char* const* names,
                            const double* values, int32_t reduction, double weight, int64_t step,
                            int32_t of_evaluation) {
-  return CallOn(worker, [&] {
+  return CallOn(worker, "worker", [&] {
     return EnterReduction(worker, count, names, values, reduction, weight, step, of_evaluation);
   });
 }
 
 int tandem_reduced(tandem_worker* worker, const char* name, double* value) {
-  return CallOn(worker, [&] { return Reduced(worker, name, value); });
+  return CallOn(worker, "worker", [&] { return Reduced(worker, name, value); });
 }
 
 int tandem_evaluation(tandem_worker* worker, int64_t timeout_ms, const char** json) {
-  return CallOn(worker, [&] { return Evaluation(worker, timeout_ms, json); });
+  return CallOn(worker, "worker", [&] { return Evaluation(worker, timeout_ms, json); });
 }
 
 const char* tandem_deciding_number(const tandem_worker* worker) {
@@ -552,27 +549,28 @@ const char* tandem_deciding_number(const tandem_worker* worker) {
 }
 
 int tandem_record(tandem_worker* worker, const char** json) {
-  return CallOn(worker, [&] { return TakeRecord(worker, json); });
+  return CallOn(worker, "worker", [&] { return TakeRecord(worker, json); });
 }
 
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
                   const double* values, int64_t step, int64_t timeout_ms) {
-  return CallOn(worker, [&] { return Report(worker, count, names, values, step, timeout_ms); });
+  return CallOn(worker, "worker",
+                [&] { return Report(worker, count, names, values, step, timeout_ms); });
 }
 
 int tandem_request_checkpoint(tandem_worker* worker, int64_t step) {
-  return CallOn(worker, [&] { return worker->attached->RequestCheckpoint(step); });
+  return CallOn(worker, "worker", [&] { return worker->attached->RequestCheckpoint(step); });
 }
 
 int tandem_request_end(tandem_worker* worker) {
-  return CallOn(worker, [&] {
+  return CallOn(worker, "worker", [&] {
     worker->attached->RequestEnd();
     return absl::OkStatus();
   });
 }
 
 int tandem_rest(tandem_worker* worker) {
-  return CallOn(worker, [&]() -> absl::Status {
+  return CallOn(worker, "worker", [&]() -> absl::Status {
     // With several workers, another one may have given its part of the step that is left out.
     if (const int workers = worker->attached->plan().workers(); workers > 1) {
       return absl::FailedPreconditionError(
@@ -594,28 +592,28 @@ int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->s
 // some other codes for consequences of another node's failure, and waits for that failure. Only
 // after INTERNAL may another attempt follow.
 void tandem_fail(tandem_worker* worker, const char* why) {
-  (void)CallOn(worker, [&] {
+  (void)CallOn(worker, "worker", [&] {
     worker->attached->Fail(absl::InternalError(OrEmpty(why)));
     return absl::OkStatus();
   });
 }
 
 void tandem_fail_diverged(tandem_worker* worker, const char* why) {
-  (void)CallOn(worker, [&] {
+  (void)CallOn(worker, "worker", [&] {
     worker->attached->Fail(tandem::DivergedError(OrEmpty(why)));
     return absl::OkStatus();
   });
 }
 
 void tandem_fail_again(tandem_worker* worker, const char* why) {
-  (void)CallOn(worker, [&] {
+  (void)CallOn(worker, "worker", [&] {
     worker->attached->Fail(absl::InvalidArgumentError(OrEmpty(why)));
     return absl::OkStatus();
   });
 }
 
 int tandem_close(tandem_worker* worker) {
-  return CallOn(worker, [&] { return worker->attached->Close(); });
+  return CallOn(worker, "worker", [&] { return worker->attached->Close(); });
 }
 
 void tandem_free(tandem_worker* worker) { delete worker; }

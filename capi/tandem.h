@@ -311,8 +311,8 @@ int tandem_hash_numbers(const char* field, const int64_t* numbers, int64_t count
 typedef struct tandem_arrow tandem_arrow;
 struct ArrowArrayStream;
 
-// Takes `stream` over and leaves an empty struct, also after an error. name: the source, for
-// messages.
+// Takes `stream` over and leaves an empty struct, also after an error. Messages call the source
+// `name`.
 int tandem_arrow_open(struct ArrowArrayStream* stream, const char* name, tandem_arrow** arrow);
 int32_t tandem_arrow_columns(const tandem_arrow* arrow);  // number of columns
 // The name of column `column`, counted from 0, valid until tandem_arrow_free. "": no such column.

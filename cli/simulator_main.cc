@@ -1,5 +1,5 @@
-// tandem-simulator: `tandem simulate` starts it. A separate program, because models may need
-// LibTorch.
+// tandem-simulator: `tandem simulate` starts this program. It is a separate one, because models may
+// need LibTorch.
 #include <sys/resource.h>
 
 #include "base/exhaustion.h"

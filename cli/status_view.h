@@ -11,8 +11,8 @@
 
 namespace tandem::cli {
 
-// The lines for a job that runs, from the JSON of scheduler/status.h. Lines may be wider than the
-// terminal.
+// The lines for a job that runs, from the JSON of scheduler/status.h. They may be wider than the
+// terminal is.
 std::vector<std::string> StatusLines(const nlohmann::json& status);
 
 // The wait for room on the disk, and the ways out, from the member `checkpoint` of that JSON.

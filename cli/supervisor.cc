@@ -10,8 +10,7 @@ namespace tandem::cli {
 namespace {
 
 // kEndGrace: how long processes may run after the end of the job, before they are told to end.
-// kStopGrace: how long processes may take to end. kEarlyStopGrace: the same before the job has
-// started.
+// kStopGrace: how long processes may take to end. kEarlyStopGrace: the same before the start.
 constexpr absl::Duration kEndGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);

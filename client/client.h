@@ -45,8 +45,8 @@
 
 namespace tandem::client {
 
-// The outcome of a request, now or later. Copies refer to the same request. Thread safety: any
-// thread.
+// The outcome of a request, now or later. Copies refer to the same request.
+// Thread safety: any thread.
 class Future {
  public:
   bool done() const { return call_->done.load(std::memory_order_acquire); }
@@ -150,8 +150,7 @@ class Client {
 
   // Reads, writes or scans rows of a KEY_VALUE table, as a worker or as a reader. Keys and values
   // are copied before Store returns. The memory that the request names for answers must stay valid
-  // until the future is done. Each write of this client to a range counts once, in the order of the
-  // calls.
+  // until the future is done. Each write of this client to a range counts once, in call order.
   Future Store(const StoreRequest& request, absl::Duration deadline = absl::InfiniteDuration());
 
   ClientCore::Counters counters() const;

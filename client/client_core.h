@@ -11,8 +11,7 @@
 //   is known, or after a pause if the shard's view is the older one.
 // - A frame whose connection was lost.
 // - A frame without an answer (resend_clock.h). Each wait is twice as long as the one before, so
-//   that a slow shard, or a shard behind a slow link, does not get more work over links that lose
-//   nothing.
+//   that a slow shard, or a shard behind a slow link, does not get more work without a loss.
 //
 // A request fails after silence of `silence_limit`, if no shard has answered anything that was sent
 // before its frame in that time. The error names the shard and the key range. WAITING messages
@@ -76,8 +75,7 @@ class ClientCore {
   };
 
   struct Options {
-    // Silence before a frame is sent again. The wait doubles each time, up to four times this
-    // value.
+    // Silence before a frame is sent again. The wait doubles, up to four times this value.
     absl::Duration resend_after = absl::Seconds(2);
     // Wait after a lost connection, so that a peer that has gone is not called without a pause.
     absl::Duration reconnect_after = absl::Milliseconds(10);

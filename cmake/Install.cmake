@@ -68,6 +68,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "The authors of Tandem <tandem@localhost>")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Arrow's libraries belong to no package of Debian; libtandem_arrow.so finds them when it is opened.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${TANDEM_PYARROW_FOLDER})
 # LibTorch asks for libblas.so.3, and this build of it does not compete with LibTorch's threads.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-openmp, python3, python3-numpy")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-torch, python3-matplotlib, libibverbs1, librdmacm1, ibverbs-providers")

@@ -67,8 +67,8 @@ struct CacheMeta {
   int64_t rows = 0, bad_rows = 0;
   int64_t columns = 0;     // RowParser::columns()
   int64_t zstd_level = 0;  // 0: not compressed
-  // Of the data file: RowFile::seekable(), whether line() is known in every block of a deal,
-  // Pieces() and whole_piece().
+  // The data file: RowFile::seekable(), whether line() is known in every block of a deal, Pieces()
+  // and whole_piece().
   bool seekable = true, numbered = true;
   std::vector<DealtFile> pieces;
   std::string whole_piece;

@@ -212,11 +212,6 @@ class CacheRows final : public RowFile {
   bool seekable() const override { return file_->meta().seekable; }
   const std::string& first_line() const override { return first_line_; }
   int64_t rows() const override { return file_->meta().rows; }
-  double StoredBytesRead(int64_t stored) const override {
-    if (blocks().empty()) return 0;
-    return static_cast<double>(stored) * static_cast<double>(next_) /
-           static_cast<double>(blocks().size());
-  }
   std::vector<DealtFile> Pieces(int64_t /*stored*/) const override { return file_->meta().pieces; }
   absl::string_view whole_piece() const override { return file_->meta().whole_piece; }
 

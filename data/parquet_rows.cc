@@ -125,10 +125,6 @@ class ParquetRows final : public RowFile {
   int64_t line() const override { return last_ + 1; }
   const std::string& first_line() const override { return first_line_; }
   int64_t rows() const override { return starts_.back(); }
-  double StoredBytesRead(int64_t stored) const override {
-    const int64_t all = starts_.back();
-    return all == 0 ? 0 : static_cast<double>(stored) * static_cast<double>(next_) / all;
-  }
   std::vector<DealtFile> Pieces(int64_t /*stored*/) const override {
     std::vector<DealtFile> pieces;
     for (size_t i = 0; i + 1 < starts_.size(); ++i) {

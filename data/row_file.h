@@ -58,7 +58,7 @@ class RowFile {
   // The number of rows, if the file knows it without reading them; else -1.
   virtual int64_t rows() const { return -1; }
   // How many of the file's `stored` bytes the rows so far take, for estimates.
-  virtual double StoredBytesRead(int64_t stored) const = 0;
+  virtual double StoredBytesRead(int64_t /*stored*/) const { return 0; }
   // The parts of a file of `stored` bytes that data.deal: BLOCKS deals to workers. A part that is
   // `whole` goes to one worker; others may be cut between rows.
   virtual std::vector<DealtFile> Pieces(int64_t stored) const = 0;

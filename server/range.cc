@@ -268,7 +268,7 @@ void Range::Drop(const HeldUpdate& update) {
 }
 
 // Notes the rows that are gone for the workers that keep them.
-void Range::OnVersion(int64_t /*ticks*/) {
+void Range::OnVersion() {
   LimitedRows* const limits = store_.limits();
   if (limits == nullptr) return;
   const int64_t version = progress().version;

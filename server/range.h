@@ -206,7 +206,7 @@ class Range {
   bool Keeps(const HeldUpdate& update);
   void Drop(const HeldUpdate& update);
   void Fold(const HeldStep& step);
-  void OnVersion(int64_t ticks);
+  void OnVersion();
 
   absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
   absl::Status Named(const absl::Status& status) const;

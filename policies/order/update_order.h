@@ -23,8 +23,8 @@
 //   Drop(u)                      The policy drops the update.
 //   Fold(group)                  The optimizer gets the updates of a closed group as one step. The
 //                                updates of a step are sorted by rank, if they have gradients.
-//   OnVersion(ticks)             The version moved by `ticks`. Rows changed by an Apply or a Fold
-//                                before this call belong to the old version.
+//   OnVersion()                  The version moved. Rows changed by an Apply or a Fold before this
+//                                call belong to the old version.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_POLICIES_ORDER_UPDATE_ORDER_H_
@@ -347,7 +347,7 @@ class UpdateOrder final : public OrderState {
   template <typename Sink>
   void MoveVersion(int64_t ticks, Sink* sink) {
     progress_.version += ticks;
-    sink->OnVersion(ticks);
+    sink->OnVersion();
   }
 
   // Sets `applied`, the steps of each worker whose updates readers see. Updates in an open batch

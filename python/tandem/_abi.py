@@ -11,7 +11,8 @@ import os
 import sys
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
                     c_int64, c_uint8, c_uint64, c_void_p)
-from typing import Any, Optional
+from types import TracebackType
+from typing import Any, Optional, Type, TypeVar
 
 from tandem import _programs
 
@@ -254,3 +255,28 @@ def preload_blas() -> None:
         except OSError:
             continue
         return
+
+
+_Handle = TypeVar("_Handle", bound="Handle")
+
+
+class Handle:
+    """Something of the library that is closed by close(), at the end of a with statement, or when
+    the object is no longer used."""
+
+    def close(self) -> None:
+        """Frees it; later calls do nothing."""
+        raise NotImplementedError
+
+    def __enter__(self: _Handle) -> _Handle:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except (AttributeError, TypeError):  # the interpreter is ending
+            pass

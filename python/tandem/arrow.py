@@ -3,12 +3,11 @@ these, and no torch."""
 from __future__ import annotations
 
 import ctypes
-from types import TracebackType
-from typing import Any, Optional, Type
+from typing import Any, Optional
 
 import numpy
 
-from tandem._abi import ARROW_NUMBERS, check, library
+from tandem._abi import ARROW_NUMBERS, Handle, check, library
 
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi))
@@ -25,7 +24,7 @@ def kind_of(source: Any) -> str:
     return f"{kind.__module__.split('.')[0].strip('_')}.{kind.__name__}"
 
 
-class ArrowStream:
+class ArrowStream(Handle):
     """An open stream of a source, which has __arrow_c_stream__. what: the source, for messages.
     columns: their names. Values are copies, so they stay when the stream is closed.
 
@@ -79,19 +78,6 @@ class ArrowStream:
         handle, self._handle = self._handle, None
         if handle is not None:
             library().tandem_arrow_free(handle)
-
-    def __enter__(self) -> ArrowStream:
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except (AttributeError, TypeError):  # the interpreter is ending
-            pass
 
 
 def _check(code: int) -> None:

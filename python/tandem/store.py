@@ -13,13 +13,12 @@ import ctypes
 import os
 import queue
 import threading
-from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Tuple, Type
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import numpy
 
 from tandem import current
-from tandem._abi import Error, check, library
+from tandem._abi import Error, Handle, check, library
 
 
 _SLICE = .1  # seconds; a wait is cut into such pieces, so that Ctrl-C is heard
@@ -97,7 +96,7 @@ def _array(values: Any, what: str, dtype: Any, shape: Tuple[Optional[int], ...])
     return numpy.ascontiguousarray(array, dtype=dtype)
 
 
-class Store:
+class Store(Handle):
     """The KEY_VALUE table `table` of a running job.
 
     scheduler: the address of the job's scheduler, tcp://HOST:PORT; None: of the job of this
@@ -204,16 +203,3 @@ class Store:
         if store is not None and os.getpid() == self._owner:
             self._caller.free(library().tandem_store_free, store)
             self._caller.end()
-
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except (AttributeError, TypeError):  # the interpreter is ending
-            pass

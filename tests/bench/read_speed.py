@@ -10,7 +10,7 @@ same rows as CSV, .csv.zst, Parquet, Arrow (both packed by zstd, groups of 50,00
     pandas_csv, pyarrow_csv           pandas.read_csv, and pyarrow.csv without its threads: columns, nothing hashed
     pyarrow_parquet, pyarrow_arrow    the same rows as a table of pyarrow, without threads
 
-What differs: Tandem gives batches that can be trained on, the others columns. pandas and pyarrow hold all rows in memory.
+Differences: Tandem gives batches that can be trained on, the others columns. pandas and pyarrow hold all rows in memory.
 """
 import json
 import os

@@ -50,6 +50,10 @@ if(TANDEM_TORCH)
            COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/bench/python_speed.py --tiny --build ${CMAKE_BINARY_DIR}
            WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(python_speed_tiny PROPERTIES LABELS bench TIMEOUT 600 SKIP_RETURN_CODE 77)
+  add_test(NAME read_speed_tiny
+           COMMAND ${CMAKE_SOURCE_DIR}/tests/python/interpreter ${CMAKE_SOURCE_DIR}/tests/bench/read_speed.py
+                   --tiny --build ${CMAKE_BINARY_DIR})
+  set_tests_properties(read_speed_tiny PROPERTIES LABELS bench TIMEOUT 300 SKIP_RETURN_CODE 77)
   # Peers of today, in an environment of their own: TANDEM_TEST_PYTHON=$(tests/python/torch_environment.sh peers).
   foreach(script dlrm ddp killed trees)
     add_test(NAME peers_${script}_tiny

@@ -35,13 +35,7 @@ class BitwiseTest : public ::testing::Test {
   ModelBits Train(const Settings& set) {
     const std::string out =
         absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), "-", runs_++);
-    const RunArguments arguments = job_->Arguments(out, set);
-    const RunResult run = RunJob(arguments);
-    EXPECT_TRUE(run.ok()) << run.DebugString();
-    if (!run.ok()) return {};
-    const absl::StatusOr<ModelBits> model = ReadCheckpoint(arguments.out + "/model");
-    EXPECT_TRUE(model.ok()) << model.status();
-    return model.ok() ? *model : ModelBits();
+    return TrainModel(job_->Arguments(out, set));
   }
 
   // The plain loop's model for the same settings, after it has shown that the data is uneven.

@@ -39,12 +39,7 @@ class CacheJobTest : public ::testing::Test {
                          const std::string& resume = "") {
     RunArguments arguments = job_->Arguments(out, Join({"data.shuffle_buffer=0"}, set));
     if (!resume.empty()) arguments.flags = {"--resume", job_->File(resume)};
-    const RunResult run = RunJob(arguments);
-    EXPECT_TRUE(run.ok()) << run.DebugString();
-    if (!run.ok()) return {};
-    const absl::StatusOr<ModelBits> model = ReadCheckpoint(arguments.out + "/model");
-    EXPECT_TRUE(model.ok()) << model.status();
-    return model.ok() ? *model : ModelBits();
+    return TrainModel(arguments);
   }
 
   static std::unique_ptr<SmallJob> job_;

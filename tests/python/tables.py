@@ -14,7 +14,7 @@ import torch
 import tandem
 from arrow_streams import Column, Table
 from tandem import _abi
-from tandem.arrow import ArrowStream, is_arrow
+from tandem.arrow import ArrowStream, _pointer_of, is_arrow
 from tandem.arrow_batches import ArrowBatches, ArrowSource
 from tandem.tables import Table as JobTable, Tables
 
@@ -252,7 +252,12 @@ def wrong(text, code):
 
 with ArrowStream(Table([Column("a", "l", [1, 2]), Column("b", "l", [3, 4])]), "a table") as stream:
     handle = stream._handle
-    wrong("stream and arrow: a null pointer", lib.tandem_arrow_open(None, b"", three[0]))
+    wrong("stream: a null pointer", lib.tandem_arrow_open(None, b"", three[0]))
+    left = Table([Column("a", "l", [1, 2])])
+    capsule = left.__arrow_c_stream__()
+    wrong("arrow: a null pointer",
+          lib.tandem_arrow_open(_pointer_of(capsule, b"arrow_array_stream"), b"", None))
+    assert left.opened == left.released == 1  # also after the error
     wrong("arrow: a null pointer", lib.tandem_arrow_next(None, 1, ctypes.byref(rows)))
     wrong("column 2, expected 0 to 1", lib.tandem_arrow_read(handle, 2, _abi.ARROW_ID))
     wrong("column -1, expected 0 to 1", lib.tandem_arrow_values(handle, -1, *three))

@@ -90,7 +90,7 @@ class TimedRange {
   bool Keeps(const TimedUpdate& update) { return update.has_rows(); }
   void Drop(const TimedUpdate& update);
   void Fold(const policies::HeldGroup<TimedUpdate>& group);
-  void OnVersion(int64_t /*ticks*/) {}
+  void OnVersion() {}
 
   void Count(const TimedUpdate& update, server::UpdateFate fate);
 

@@ -18,10 +18,10 @@ Allreduce: sums of float32 in place, 4 KB to 64 MB. Figures are microseconds for
     bench_shm     `tandem bench allreduce`, without Python
     bench_tcp     the same over TCP
 
-What the peer does better. Gloo needs nothing but PyTorch, works on every system of PyTorch, and is proven by years of
+Better in the peer: Gloo needs nothing but PyTorch, works on every system of PyTorch, and is proven by years of
 production.
 
-What differs. Gloo uses TCP over the loopback device even between processes of one host. Tandem uses shared memory there, and
+Differences: Gloo uses TCP over the loopback device even between processes of one host. Tandem uses shared memory there, and
 only tandem_tcp and bench_tcp use the same transport as gloo. The bench_ lines have no cost of the interpreter: compare them
 with collectives_vs_peers.sh, which calls gloo from C++. ddp_gloo and ddp_tandem run PyTorch's wheel with MKL; tandem_bsp runs the
 LibTorch and OpenBLAS of the build, and reads a text file.

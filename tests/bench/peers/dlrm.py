@@ -17,11 +17,11 @@
 
 Figures: samples per second of all processes together, and peak memory (PSS of all processes, sampled once a second).
 
-What the peers do better. TorchRec is made for GPUs, with fused kernels of FBGEMM, and is proven there; the CPU over gloo is not
+Better in the peers: TorchRec is made for GPUs, with fused kernels of FBGEMM, and is proven there; the CPU over gloo is not
 its home. Its tables take 2 x 16 floats a row (values and Adagrad), without keys and index. PyTorch needs one process, no job
 and no servers.
 
-What differs. The batches of the peers (steps x 2048 samples a process, all different) are in memory before the clock starts,
+Differences: The batches of the peers (steps x 2048 samples a process, all different) are in memory before the clock starts,
 after ten steps to warm up. tandem_bsp and tandem_hybrid parse and hash a text file with the same ids during the run, and their
 first steps count. Their rows exist from the first update of an id: their memory has fewer rows than the tables of the peers,
 and each new row costs an insertion. tandem_torchrec has all rows from the start, its batches are prepared, and its clock is

@@ -12,11 +12,11 @@ finish a step again, and the steps that are lost or done again (`work lost`: the
     tandem_server     kills one of two servers of the job of tandem_worker
     tandem_python     as tandem_worker, but the worker is a script that imports PyTorch
 
-What the peer does better. The replica that lives goes on alone after `alone` seconds, with half of the batch. It needs no
+Better in the peer: The replica that lives goes on alone after `alone` seconds, with half of the batch. It needs no
 checkpoint and loses only the current step; the new replica takes its state from the other one. After most deaths Tandem
 restarts all roles from the newest checkpoint. torchft is made for many replica groups of GPUs, where one of a hundred is no loss.
 
-What differs. A replica of torchft has the whole model, here the MLPs of dlrm_torch.py without tables: it has no answer for
+Differences: A replica of torchft has the whole model, here the MLPs of dlrm_torch.py without tables: it has no answer for
 tables that do not fit a process. Tandem has tables on two servers. The layers of both are small, so that the steps are short
 and the figures are of the mechanism. torchft starts no processes: this script starts the replica again at once, as a perfect
 launcher would. `tandem run` is the parent of its roles and sees a death at once. The lighthouse of torchft waits for

@@ -12,10 +12,10 @@ the known model without the effects of rare ids, which no learner can know (`tan
     lightgbm_categorical   the same numbers as categorical_feature
     lightgbm_target        target encoding: for each id the smoothed share of positive labels in the other four fifths of the rows
 
-What the peer does better. LightGBM needs one process and no job file, and it takes numbers of any scale. With few rows it
+Better in the peer: LightGBM needs one process and no job file, and it takes numbers of any scale. With few rows it
 learns more (--rows 4000), and without columns of many ids it is the better choice.
 
-What differs. LightGBM stops early: it holds back a twentieth of the training rows, and its time is that of all trees until it
+Differences: LightGBM stops early: it holds back a twentieth of the training rows, and its time is that of all trees until it
 stops. The time begins with the table in memory and includes encoding and binning; that of Tandem includes reading, parsing
 and hashing of the text file. The widths of its trees were chosen on the test rows of seed 1, in its favour: small trees, because
 the effects of the known model are of single ids and of pairs of ids. Other data can have effects that trees find more easily.

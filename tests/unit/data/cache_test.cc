@@ -117,7 +117,7 @@ void CompareWays(AnyFiles* files, Counts* counts) {
   ExpectResumes(&files->random(), text, cached, &counts->resumed);
   ExpectResumes(&files->random(), cached, text, &counts->resumed);
   ExpectResumes(&files->random(), readers, both, &counts->resumed);
-  // What is measured before the job starts is the same, too.
+  // Measures that are taken before the job starts are the same, too.
   job::ResolvedJob filled = cached, expected = text;
   for (job::ResolvedJob* plan : {&filled, &expected}) {
     data::ClearMeasured(plan->job.mutable_data());
