@@ -13,10 +13,12 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
+#include "base/run_program.h"
 #include "base/status_macros.h"
 #include "models/script_file.h"
 #include "tools/doctor/doctor.h"
@@ -64,15 +66,15 @@ absl::Status CheckNames(const std::string& script, std::vector<std::string> modu
 // Refuses a script that Python cannot parse, before each worker does.
 absl::Status CheckSyntax(const std::string& script) {
   if (!absl::EndsWith(script, ".py")) return absl::OkStatus();  // perhaps an archive
-  std::vector<std::string> lines;
-  const bool good = doctor::LinesOf(
-      absl::StrCat("timeout 10 ", doctor::Quoted(doctor::Interpreter()),
-                   " -I -c 'import sys, tokenize\n"
-                   "try: compile(tokenize.open(sys.argv[1]).read(), sys.argv[1], \"exec\")\n"
-                   "except SyntaxError as error: print(error.lineno or 1, error.msg)' ",
-                   doctor::Quoted(script), " 2>/dev/null </dev/null"),
-      &lines);
-  if (!good || lines.empty()) return absl::OkStatus();  // workers say what else is wrong
+  ProgramCall call = {{PythonInterpreter(), "-I", "-c",
+                       "import sys, tokenize\n"
+                       "try: compile(tokenize.open(sys.argv[1]).read(), sys.argv[1], 'exec')\n"
+                       "except SyntaxError as error: print(error.lineno or 1, error.msg)",
+                       script}};
+  call.limit = absl::Seconds(10);
+  const ProgramResult checked = RunProgram(call);
+  const std::vector<std::string> lines = absl::StrSplit(checked.output, '\n', absl::SkipEmpty());
+  if (!checked.ok() || lines.empty()) return absl::OkStatus();  // workers say what else is wrong
   const std::pair<std::string, std::string> error =
       absl::StrSplit(lines[0], absl::MaxSplits(' ', 1));
   return absl::InvalidArgumentError(
@@ -122,15 +124,11 @@ std::vector<std::string> PackageFiles(const std::string& programs) {
 }
 
 std::string ScriptHash(const std::string& script) {
-  std::vector<std::string> lines;
-  const bool good = doctor::LinesOf(
-      absl::StrCat(
-          doctor::Quoted(doctor::Interpreter()),
-          " -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], \"rb\").read())"
-          ".hexdigest())' ",
-          doctor::Quoted(script), " 2>/dev/null"),
-      &lines);
-  return good && !lines.empty() ? lines.back() : "";
+  const ProgramResult hashed = RunProgram(
+      {{PythonInterpreter(), "-c",
+        "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())",
+        script}});
+  return hashed.ok() ? std::string(absl::StripAsciiWhitespace(hashed.output)) : "";
 }
 
 absl::Status NoteScript(const std::string& out, const std::string& script,
@@ -156,7 +154,7 @@ std::string ScriptChange(const std::string& out, const std::string& script,
 
 std::vector<std::string> ScriptCommand(const std::string& script,
                                        const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {"/usr/bin/env", doctor::Interpreter(), script};
+  std::vector<std::string> command = {"/usr/bin/env", PythonInterpreter(), script};
   command.insert(command.end(), flags.begin(), flags.end());
   return command;
 }
@@ -180,7 +178,7 @@ absl::Status RunPackage(const std::string& module, const std::vector<std::string
                         const std::vector<std::string>& needs, const std::string& programs) {
   if (absl::Status there = CheckInterpreter("Python", needs, programs); !there.ok()) return there;
   setenv("PYTHONPATH", doctor::PythonPath(programs).c_str(), 1);
-  std::vector<std::string> command = {doctor::Interpreter(), "-m", module};
+  std::vector<std::string> command = {PythonInterpreter(), "-m", module};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());

@@ -2,18 +2,13 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <fstream>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -25,7 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/process.h"
+#include "base/run_program.h"
 #include "base/status_macros.h"
 
 namespace tandem::cli {
@@ -75,56 +70,17 @@ absl::StatusOr<std::string> FindTool(absl::string_view name) {
   return Missing(absl::StrCat("there is no program ", name, "; hint: apt install iproute2"));
 }
 
-// A file without a name.
-absl::StatusOr<OwnedFd> MemoryFile(absl::string_view text) {
-  OwnedFd fd(memfd_create("tandem", MFD_CLOEXEC));
-  if (!fd.valid()) return absl::ResourceExhaustedError("no file in memory");
-  while (!text.empty()) {
-    const ssize_t n = write(fd.get(), text.data(), text.size());
-    if (n <= 0) return absl::ResourceExhaustedError("no file in memory");
-    text.remove_prefix(static_cast<size_t>(n));
-  }
-  lseek(fd.get(), 0, SEEK_SET);
-  return fd;
-}
-
-std::string TextOf(int fd) {
-  std::string text;
-  char bytes[4096];
-  lseek(fd, 0, SEEK_SET);
-  for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;) {
-    text.append(bytes, static_cast<size_t>(n));
-  }
-  return text;
-}
-
 // Has the program `tool` execute `lines` in the network namespace `space`.
 absl::Status Batch(const std::string& tool, int space, const std::vector<std::string>& lines) {
   TANDEM_ASSIGN_OR_RETURN(const std::string program, FindTool(tool));
-  TANDEM_ASSIGN_OR_RETURN(const OwnedFd in,
-                          MemoryFile(absl::StrCat(absl::StrJoin(lines, "\n"), "\n")));
-  TANDEM_ASSIGN_OR_RETURN(const OwnedFd out, MemoryFile(""));
-  const pid_t pid = fork();
-  if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("no process for ", tool));
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpgid(0, 0);  // only the waiting parent gets Ctrl-C
-    dup2(in.get(), STDIN_FILENO);
-    dup2(out.get(), STDOUT_FILENO);
-    dup2(out.get(), STDERR_FILENO);
-    if (setns(space, CLONE_NEWNET) == 0) {
-      execl(program.c_str(), program.c_str(), "-batch", "-", nullptr);
-    }
-    dprintf(STDERR_FILENO, "%s", std::strerror(errno));
-    _exit(127);
-  }
-  const std::optional<int> status = WaitForEnd(pid);
-  if (status.has_value() && WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
-    return absl::OkStatus();
-  }
-  if (!status.has_value())
-    return Missing(absl::StrCat("the exit status of ", tool, " is not known"));
-  const std::string said = TextOf(out.get());
+  ProgramCall call = {{program, "-batch", "-"}};
+  call.input = absl::StrCat(absl::StrJoin(lines, "\n"), "\n");
+  call.with_errors = true;
+  call.network = space;
+  const ProgramResult result = RunProgram(call);
+  if (result.ok()) return absl::OkStatus();
+  const std::string said =
+      result.not_started != 0 ? std::strerror(result.not_started) : result.output;
   return Missing(absl::StrCat(
       tool, " says: ", absl::StrReplaceAll(absl::StripAsciiWhitespace(said), {{"\n", "; "}})));
 }

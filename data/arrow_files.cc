@@ -5,7 +5,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/process.h"
+#include "base/run_program.h"
 #include "base/status_macros.h"
 #include "data/arrow/module.h"
 
@@ -38,18 +38,11 @@ std::vector<std::string> Glob(const std::string& pattern) {
 
 // Asks the interpreter for the folder of pyarrow; "" if it has none.
 std::string AskInterpreter() {
-  const char* const told = std::getenv("TANDEM_PYTHON");
-  const std::string python = told != nullptr && *told != '\0' ? told : "python3";
-  const std::string command =
-      absl::StrCat("'", python, "' -c 'import importlib.util as u; s = u.find_spec(\"pyarrow\"); ",
-                   "print(s.submodule_search_locations[0] if s else \"\")' 2>/dev/null");
-  FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return "";
-  std::string folder;
-  char buffer[512];
-  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) folder += buffer;
-  pclose(pipe);
-  return std::string(absl::StripSuffix(folder, "\n"));
+  const ProgramResult found =
+      RunProgram({{PythonInterpreter(), "-c",
+                   "import importlib.util as u; s = u.find_spec('pyarrow'); "
+                   "print(s.submodule_search_locations[0] if s else '')"}});
+  return std::string(absl::StripSuffix(found.output, "\n"));
 }
 
 // Loads Arrow's libraries from pyarrow's folder, so that the module finds them by their names.

@@ -3,17 +3,14 @@
 #include <fcntl.h>
 #include <google/protobuf/stubs/common.h>
 #include <sched.h>
-#include <spawn.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -30,6 +27,7 @@
 #include "base/owned_fd.h"
 #include "base/proc_files.h"
 #include "base/process.h"
+#include "base/run_program.h"
 #include "data/batch_source.h"
 #include "node/network_check.h"
 #include "node/programs.h"
@@ -106,31 +104,9 @@ std::string SharedMemoryError() {
 
 // The dynamic loader's list of the program's libraries, without running it; empty if there is none.
 std::string LoaderSays(const std::string& program) {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) return "";
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  std::string trace = "LD_TRACE_LOADED_OBJECTS=1", path = program;
-  std::string libraries =
-      absl::StrCat("LD_LIBRARY_PATH=",
-                   std::getenv("LD_LIBRARY_PATH") == nullptr ? "" : std::getenv("LD_LIBRARY_PATH"));
-  char* const arguments[] = {path.data(), nullptr};
-  char* const environment[] = {trace.data(), libraries.data(), nullptr};
-  pid_t child = -1;
-  const int failed =
-      posix_spawn(&child, program.c_str(), &actions, nullptr, arguments, environment);
-  posix_spawn_file_actions_destroy(&actions);
-  close(fds[1]);
-  std::string text;
-  char bytes[4096];
-  for (ssize_t n; failed == 0 && (n = read(fds[0], bytes, sizeof bytes)) > 0;) {
-    text.append(bytes, static_cast<size_t>(n));
-  }
-  close(fds[0]);
-  if (failed == 0) waitpid(child, nullptr, 0);
-  return text;
+  ProgramCall call = {{program}, {{"LD_TRACE_LOADED_OBJECTS", "1"}}};
+  call.limit = kLoaderBound;
+  return RunProgram(call).output;
 }
 
 // "libzmq.so.5.2.4" for an important library, else "".
@@ -151,9 +127,8 @@ ProgramFact GatherProgram(const std::string& name) {
   const std::string path = node::ProgramPath(name);
   fact.there = access(path.c_str(), X_OK) == 0;
   if (!fact.there) return fact;
-  const auto says =
-      Within<std::string>(kLoaderBound, [path] { return LoaderSays(path); }).value_or("");
-  for (const absl::string_view line : absl::StrSplit(says, '\n')) {
+  const std::string listed = LoaderSays(path);
+  for (const absl::string_view line : absl::StrSplit(listed, '\n')) {
     const std::vector<std::string> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     if (words.size() < 3 || words[1] != "=>") continue;

@@ -1,18 +1,16 @@
 #include "tools/doctor/doctor_python.h"
 
-#include <sys/wait.h>
-
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/run_program.h"
 
 namespace tandem::doctor {
 namespace {
@@ -20,8 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kProbeSeconds = 30;
-// Exit statuses of timeout(1).
-constexpr int kTimedOut = 124, kKilled = 137, kNotFound = 127;
 constexpr char kMark[] = "tandem-probe\t";
 
 // Prints a line for the interpreter, for each module and for the library: name, place, error. The
@@ -52,34 +48,15 @@ if look('tandem', found['numpy']) and found['numpy']:
     except BaseException as error: say('libtandem.so', '', type(error).__name__ + ': ' + str(error))
 )";
 
-int Run(const std::string& command, std::vector<std::string>* lines) {
-  std::FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return -1;
-  char piece[1024];
-  std::string text;
-  while (std::fgets(piece, sizeof piece, pipe) != nullptr) text += piece;
-  const int status = pclose(pipe);
-  *lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-// `last`: the last line that the interpreter or timeout(1) printed.
-std::string WhyItFailed(int status, const std::string& last) {
-  if (status == kTimedOut || status == kKilled) {
-    return absl::StrCat("no answer within ", kProbeSeconds, " s");
-  }
-  const bool started = !absl::StartsWith(last, "timeout: ");
-  if (status == kNotFound && !started) return kNoInterpreter;
-  if (!started) return last.substr(last.rfind(": ") + 2);
-  return last.empty() ? absl::StrCat("exit status ", status, ", and no output") : last;
+// `last`: the last line that the interpreter printed.
+std::string WhyItFailed(const ProgramResult& result, const std::string& last) {
+  if (result.timed_out) return absl::StrCat("no answer within ", kProbeSeconds, " s");
+  if (result.not_started == ENOENT) return kNoInterpreter;
+  if (result.not_started != 0) return std::strerror(result.not_started);
+  return last.empty() ? absl::StrCat("exit status ", result.status, ", and no output") : last;
 }
 
 }  // namespace
-
-std::string Interpreter() {
-  const char* const told = std::getenv("TANDEM_PYTHON");
-  return told == nullptr || *told == '\0' ? "python3" : told;
-}
 
 std::vector<std::string> ScriptModules() { return {"torch", "numpy"}; }
 
@@ -99,26 +76,18 @@ std::string PythonPath(const std::string& programs) {
   return own.empty() || rest.empty() ? own + rest : absl::StrCat(own, ":", rest);
 }
 
-std::string Quoted(const std::string& text) {
-  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
-}
-
-bool LinesOf(const std::string& command, std::vector<std::string>* lines) {
-  return Run(command, lines) == 0;
-}
-
 PythonFact GatherPython(const std::vector<std::string>& modules, bool load,
                         const std::string& programs) {
   PythonFact fact;
-  fact.interpreter = Interpreter();
-  std::vector<std::string> lines;
-  const int status =
-      Run(absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " timeout -k 1 ", kProbeSeconds,
-                       " ", Quoted(fact.interpreter), " -c ", Quoted(kProbe),
-                       load ? " load " : " look ", absl::StrJoin(modules, " "), " 2>&1 </dev/null"),
-          &lines);
+  fact.interpreter = PythonInterpreter();
+  ProgramCall call = {{fact.interpreter, "-c", kProbe, load ? "load" : "look"}};
+  call.argv.insert(call.argv.end(), modules.begin(), modules.end());
+  call.environment = {{"PYTHONPATH", PythonPath(programs)}};
+  call.with_errors = true;
+  call.limit = absl::Seconds(kProbeSeconds);
+  const ProgramResult result = RunProgram(call);
   std::string last;
-  for (const absl::string_view line : lines) {
+  for (const absl::string_view line : absl::StrSplit(result.output, '\n', absl::SkipEmpty())) {
     absl::string_view rest = line;
     if (!absl::ConsumePrefix(&rest, kMark)) {
       last = std::string(line);
@@ -127,9 +96,9 @@ PythonFact GatherPython(const std::vector<std::string>& modules, bool load,
     const std::vector<std::string> words = absl::StrSplit(rest, '\t');
     if (words.size() == 3) fact.parts.push_back({words[0], words[1], words[2]});
   }
-  if (status == 0 && !fact.parts.empty()) return fact;
-  fact.error = WhyItFailed(status, last);
-  fact.timed_out = status == kTimedOut || status == kKilled;
+  if (result.ok() && !fact.parts.empty()) return fact;
+  fact.error = WhyItFailed(result, last);
+  fact.timed_out = result.timed_out;
   return fact;
 }
 

@@ -1,5 +1,4 @@
-// The Python interpreter that runs scripts, and what scripts import. The interpreter is python3, or
-// the one that TANDEM_PYTHON names.
+// The Python interpreter that runs scripts (PythonInterpreter), and the modules that they import.
 //
 // `programs` is the folder of Tandem's programs. Thread safety: free functions; any thread.
 #ifndef TANDEM_TOOLS_DOCTOR_DOCTOR_PYTHON_H_
@@ -12,8 +11,6 @@
 
 namespace tandem::doctor {
 
-std::string Interpreter();
-
 // The modules that every script imports, beside the package.
 std::vector<std::string> ScriptModules();
 
@@ -23,12 +20,6 @@ std::string OwnPackage(const std::string& programs);
 
 // PYTHONPATH with the package's folder in front, if there is one; else as it is.
 std::string PythonPath(const std::string& programs);
-
-// The word, quoted for a shell.
-std::string Quoted(const std::string& text);
-
-// The lines that a command prints, and whether its exit status was 0.
-bool LinesOf(const std::string& command, std::vector<std::string>* lines);
 
 // Starts the interpreter once. `load`: import the modules, which takes seconds for torch; otherwise
 // only look whether they are there.
