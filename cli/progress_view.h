@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/time/time.h"
-#include "cli/numbers.h"
+#include "base/numbers.h"
 
 namespace tandem::cli {
 

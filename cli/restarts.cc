@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/numbers.h"
+#include "base/numbers.h"
 #include "scheduler/failure_judge.h"
 
 namespace tandem::cli {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "cli/numbers.h"
+#include "base/numbers.h"
 #include "cli/progress_view.h"
 #include "scheduler/summary.h"
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/numbers.h"
 #include "job/job_budget.h"
 
 namespace tandem::doctor {
@@ -49,12 +50,7 @@ Finding Either(bool problem, std::string check, std::string found, std::string a
 
 std::string Bytes(uint64_t bytes) {
   if (bytes == kUnlimited) return "unlimited";
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
-  return unit == 0 ? absl::StrCat(bytes, " B")
-                   : absl::StrFormat("%.*f %s", value < 10 ? 1 : 0, value, units[unit]);
+  return bytes == 0 ? "0 B" : BytesText(static_cast<double>(bytes));
 }
 
 std::string Count(uint64_t n) { return n == kUnlimited ? "unlimited" : absl::StrCat(n); }

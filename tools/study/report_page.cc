@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/numbers.h"
 #include "tools/study/json_value.h"
 
 namespace tandem::study {
@@ -107,14 +108,7 @@ std::string Number(double value) {
   if (size < 1e-3) return absl::StrFormat("%.2e", value);
   if (size < 10) return absl::StrFormat("%.4f", value);
   if (size < 1000) return absl::StrFormat("%.1f", value);
-  const std::string digits = absl::StrFormat("%.0f", value);
-  std::string grouped;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    const bool comma = i > 0 && digits[i - 1] != '-' && (digits.size() - i) % 3 == 0;
-    if (comma) grouped += ',';
-    grouped += digits[i];
-  }
-  return grouped;
+  return WithCommas(std::llround(value));
 }
 
 // A table cell. `of`: the head of its column, which is shown beside the cell on narrow pages.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/numbers.h"
 #include "base/status_macros.h"
 #include "tools/study/runs_csv.h"
 #include "tools/study/statistics.h"
@@ -20,12 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 bool IsOver(const StudyRun& run) { return run.state != RunState::kAbsent; }
-
-// A duration as "1:05".
-std::string Minutes(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
-  return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
-}
 
 class Runner {
  public:
@@ -196,7 +191,7 @@ class Runner {
 
   std::string TimeLeft() const {
     const double left = SecondsLeft();
-    return left <= 0 ? "" : absl::StrCat("; about ", Minutes(left), " left");
+    return left <= 0 ? "" : absl::StrCat("; about ", ClockTime(left), " left");
   }
 
   bool BeyondBudget(const RunPlan& next) const {

@@ -200,8 +200,8 @@ TEST_F(HostTest, AnEndpointThatCannotBeMade) {
 
 TEST_F(HostTest, LittleLockedMemory) {
   host_.locked_memory_limit = uint64_t{8} << 20;
-  ExpectOne(doctor::Severity::kWarning, "locked memory", "the limit is 8.0 MiB");
-  ExpectOne(doctor::Severity::kProblem, "locked memory", "the limit is 8.0 MiB", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kWarning, "locked memory", "the limit is 8.39 MB");
+  ExpectOne(doctor::Severity::kProblem, "locked memory", "the limit is 8.39 MB", Cluster::RDMA);
   EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::SHM, &needs_)), IsEmpty());
   host_.may_lock_all = true;
   EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::RDMA, &needs_)), IsEmpty());
@@ -216,7 +216,7 @@ TEST_F(HostTest, FewOpenFiles) {
 
 TEST_F(HostTest, TablesThatDoNotFit) {
   plan_ = Plan("workers: 2 servers: 2", int64_t{1} << 40);
-  ExpectOne(doctor::Severity::kProblem, "memory", "64 GiB free");
+  ExpectOne(doctor::Severity::kProblem, "memory", "68.7 GB free");
 }
 
 TEST_F(HostTest, TablesThatDoNotFitTheMemoryOfTheServers) {

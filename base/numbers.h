@@ -1,11 +1,11 @@
-// Numbers as people read them, for what the command line prints.
-#ifndef TANDEM_CLI_NUMBERS_H_
-#define TANDEM_CLI_NUMBERS_H_
+// Numbers as people read them, in messages, tables and reports. Thread safety: any thread.
+#ifndef TANDEM_BASE_NUMBERS_H_
+#define TANDEM_BASE_NUMBERS_H_
 
 #include <cstdint>
 #include <string>
 
-namespace tandem::cli {
+namespace tandem {
 
 // "1,234,567".
 std::string WithCommas(int64_t number);
@@ -14,6 +14,6 @@ std::string BytesText(double bytes);
 // "0:42", "2:03:59", "3 days".
 std::string ClockTime(double seconds);
 
-}  // namespace tandem::cli
+}  // namespace tandem
 
-#endif  // TANDEM_CLI_NUMBERS_H_
+#endif  // TANDEM_BASE_NUMBERS_H_

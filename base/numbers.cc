@@ -1,11 +1,11 @@
-#include "cli/numbers.h"
+#include "base/numbers.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace tandem::cli {
+namespace tandem {
 
 std::string WithCommas(int64_t number) {
   std::string digits = absl::StrCat(number);
@@ -31,4 +31,4 @@ std::string ClockTime(double seconds) {
   return absl::StrFormat("%d:%02d:%02d", hours, minutes, whole % 60);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem
