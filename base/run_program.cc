@@ -145,7 +145,7 @@ ProgramResult RunProgram(const ProgramCall& call) {
   return result;
 }
 
-std::string PythonInterpreter() {
+std::string ScriptInterpreter() {
   const char* const named = std::getenv("TANDEM_PYTHON");
   return named == nullptr || *named == '\0' ? "python3" : named;
 }

@@ -38,7 +38,7 @@ struct ProgramResult {
 ProgramResult RunProgram(const ProgramCall& call);
 
 // The Python interpreter for scripts: TANDEM_PYTHON, or "python3".
-std::string PythonInterpreter();
+std::string ScriptInterpreter();
 
 }  // namespace tandem
 

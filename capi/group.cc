@@ -1,6 +1,8 @@
 // The functions of tandem_group.h.
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -18,6 +20,7 @@
 #include "collectives/async_group.h"
 #include "collectives/types.h"
 #include "node/job_token.h"
+#include "node/launch_environment.h"
 
 struct tandem_group {
   std::unique_ptr<tandem::collectives::AsyncGroup> members;
@@ -157,6 +160,20 @@ using namespace tandem::capi;  // NOLINT: C functions follow
 using tandem::collectives::AsyncGroup;
 using tandem::collectives::CallOptions;
 using tandem::collectives::Group;
+
+int tandem_find_launch(tandem_launch* launch) {
+  return Call([&]() -> absl::StatusOr<bool> {
+    if (launch == nullptr) return Missing("launch");
+    if (launch->size < sizeof *launch) return absl::InvalidArgumentError("launch: invalid size");
+    TANDEM_ASSIGN_OR_RETURN(const tandem::node::Launch found,
+                            tandem::node::FindLaunch(getenv, getppid()));
+    launch->rank = found.rank;
+    launch->ranks = found.size;
+    launch->one_host = found.one_host ? 1 : 0;
+    launch->port = found.id.empty() ? 0 : tandem::node::PortOfLaunch(found.id);
+    return !found.family.empty();
+  });
+}
 
 int tandem_group_open(const tandem_group_options* options, tandem_group** group) {
   constexpr uint64_t kFirstVersion = sizeof(tandem_group_options);

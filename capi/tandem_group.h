@@ -89,6 +89,19 @@ typedef struct {
 
 // ---- opening ----
 
+// The place of this process in a launch.
+typedef struct {
+  uint64_t size;  // size of this struct; a later version may have more fields
+  int32_t rank;   // 0 to ranks - 1
+  int32_t ranks;
+  int32_t one_host;  // 1: all ranks are known to be on this host
+  int32_t port;      // 10000 to 29999, the same for all ranks; 0: the launch has no name
+} tandem_launch;
+
+// Reads the variables that launchers (mpirun, srun, torchrun, Kubernetes) set for each rank.
+// 0: no launcher started this process. -1: the variables contradict each other.
+int tandem_find_launch(tandem_launch* launch);
+
 // Listens for the other members. Errors: an invalid rank, a host that is not this machine, a link
 // that the machine does not have.
 int tandem_group_open(const tandem_group_options* options, tandem_group** group);

@@ -26,7 +26,6 @@
 #include "cli/agent_link.h"
 #include "cli/agent_network.h"
 #include "cli/deal_roles.h"
-#include "cli/launch_environment.h"
 #include "cli/launcher_watch.h"
 #include "cli/local_roles.h"
 #include "cli/output_folder.h"
@@ -36,6 +35,7 @@
 #include "cli/supervisor.h"
 #include "job/resume_check.h"
 #include "node/job_token.h"
+#include "node/launch_environment.h"
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
@@ -78,7 +78,8 @@ class JobFile {
 //
 // Another user can make a folder of that name in /tmp first. Then the ranks use the folder of
 // XDG_RUNTIME_DIR. PERMISSION_DENIED: no such folder is private. NOT_FOUND: rank 0 has made none.
-absl::StatusOr<std::string> TokenFolder(const Launch& launch, const std::string& out, bool make) {
+absl::StatusOr<std::string> TokenFolder(const node::Launch& launch, const std::string& out,
+                                        bool make) {
   if (!out.empty() || !launch.one_host || launch.size == 1 || launch.id.empty()) return out;
   const char* const runtime = getenv("XDG_RUNTIME_DIR");
   absl::Status refused;  // why the first one is not used
@@ -87,7 +88,7 @@ absl::StatusOr<std::string> TokenFolder(const Launch& launch, const std::string&
        {fs::temp_directory_path(error), fs::path(runtime == nullptr ? "" : runtime)}) {
     if (parent.empty()) continue;
     const std::string folder =
-        (parent / absl::StrCat("tandem-", geteuid(), "-", PortOfLaunch(launch.id))).string();
+        (parent / absl::StrCat("tandem-", geteuid(), "-", node::PortOfLaunch(launch.id))).string();
     absl::Status usable;
     if (make && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
       usable = absl::PermissionDeniedError(absl::StrCat(folder, ": ", strerror(errno)));
@@ -110,7 +111,7 @@ int Protection(const Job& job) {
 class LaunchToken {
  public:
   // Gives the job a token. UNAUTHENTICATED: the other ranks could not know it.
-  absl::Status Publish(const Job& job, const Launch& launch, const std::string& out) {
+  absl::Status Publish(const Job& job, const node::Launch& launch, const std::string& out) {
     if (launch.size == 1 || !out.empty()) return absl::OkStatus();
     if (job.security().encrypt() == Security::NONE) return absl::OkStatus();
     const absl::StatusOr<std::string> folder = TokenFolder(launch, out, /*make=*/true);
@@ -141,7 +142,7 @@ class Follower {
  public:
   // `plan`: what this rank's job file says. The scheduler's job counts once it is known, but it may
   // not be less protected.
-  Follower(const AgentFlags& flags, const Launch& launch, LauncherWatch watch,
+  Follower(const AgentFlags& flags, const node::Launch& launch, LauncherWatch watch,
            const job::ResolvedJob& plan)
       : flags_(flags), launch_(launch), watch_(watch), own_job_(plan.job), plan_(plan) {
     NewAttempt();
@@ -499,7 +500,7 @@ class Follower {
   }
 
   const AgentFlags& flags_;
-  const Launch launch_;
+  const node::Launch launch_;
   LauncherWatch watch_;
   std::optional<Supervisor> supervisor_;  // of this attempt
   const Job own_job_;                     // as this rank's job file says
@@ -586,7 +587,7 @@ int AgentCommand(const AgentFlags& given) {
     node::Finish(kProgram, why);
     return node::kExitBadInput;
   };
-  const absl::StatusOr<Launch> launch = FindLaunch(getenv, getppid());
+  const absl::StatusOr<node::Launch> launch = node::FindLaunch(getenv, getppid());
   if (!launch.ok()) return refuse(launch.status());
   // A person may leave the terminal; a launcher that has gone cannot end its ranks any more.
   LauncherWatch watch(

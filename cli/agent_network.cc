@@ -92,7 +92,8 @@ std::string HostAddress(const std::string& toward) {
   return own.empty() ? kLoopback : own;
 }
 
-absl::StatusOr<RoleNetwork> NetworkOfFirstRank(const Launch& launch, const std::string& scheduler,
+absl::StatusOr<RoleNetwork> NetworkOfFirstRank(const node::Launch& launch,
+                                               const std::string& scheduler,
                                                const std::string& bind,
                                                const std::string& advertise, bool out_is_shared) {
   RoleNetwork network;
@@ -121,7 +122,7 @@ absl::StatusOr<RoleNetwork> NetworkOfFirstRank(const Launch& launch, const std::
     network.scheduler_bind = network.bind;
   } else if (derived) {
     network.scheduler_bind =
-        absl::StrCat("tcp://", transport::HostInAddress(host), ":", PortOfLaunch(launch.id));
+        absl::StrCat("tcp://", transport::HostInAddress(host), ":", node::PortOfLaunch(launch.id));
   } else if (out_is_shared) {
     network.scheduler_bind = network.bind;
   } else {
@@ -156,7 +157,7 @@ RoleNetwork NetworkOfOtherRank(const std::string& scheduler, const std::string& 
   return network;
 }
 
-std::vector<Candidate> Candidates(const Launch& launch, const std::string& scheduler,
+std::vector<Candidate> Candidates(const node::Launch& launch, const std::string& scheduler,
                                   const std::string& out) {
   std::vector<Candidate> candidates;
   if (const transport::TcpAddress given = transport::SplitTcpAddress(scheduler); given.valid()) {
@@ -175,8 +176,8 @@ std::vector<Candidate> Candidates(const Launch& launch, const std::string& sched
   const std::string host = launch.one_host ? kLoopback : Reachable(launch.first_host);
   if (!host.empty()) {
     candidates.push_back(
-        {absl::StrCat("tcp://", transport::HostInAddress(host), ":", PortOfLaunch(launch.id)), "",
-         launch.id});
+        {absl::StrCat("tcp://", transport::HostInAddress(host), ":", node::PortOfLaunch(launch.id)),
+         "", launch.id});
   }
   return candidates;
 }

@@ -9,15 +9,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cli/launch_environment.h"
 #include "cli/role_commands.h"
+#include "node/launch_environment.h"
 
 namespace tandem::cli {
 
 // Where the scheduler and the roles of rank 0 listen. `scheduler`, `bind`, `advertise`: as the user
 // gave them, or empty. `out_is_shared`: other ranks may find the address in the folder of the run.
 // An error says that the port is taken, or that other ranks could not find the scheduler.
-absl::StatusOr<RoleNetwork> NetworkOfFirstRank(const Launch& launch, const std::string& scheduler,
+absl::StatusOr<RoleNetwork> NetworkOfFirstRank(const node::Launch& launch,
+                                               const std::string& scheduler,
                                                const std::string& bind,
                                                const std::string& advertise, bool out_is_shared);
 
@@ -32,7 +33,7 @@ struct Candidate {
   std::string launch;  // id that its launch must have; empty: any
 };
 // The addresses to try now, best first. `out`: folder of the run; may be empty.
-std::vector<Candidate> Candidates(const Launch& launch, const std::string& scheduler,
+std::vector<Candidate> Candidates(const node::Launch& launch, const std::string& scheduler,
                                   const std::string& out);
 
 // The address of this host by which `toward` (a host, or empty) reaches it.

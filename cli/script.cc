@@ -66,7 +66,7 @@ absl::Status CheckNames(const std::string& script, std::vector<std::string> modu
 // Refuses a script that Python cannot parse, before each worker does.
 absl::Status CheckSyntax(const std::string& script) {
   if (!absl::EndsWith(script, ".py")) return absl::OkStatus();  // perhaps an archive
-  ProgramCall call = {{PythonInterpreter(), "-I", "-c",
+  ProgramCall call = {{ScriptInterpreter(), "-I", "-c",
                        "import sys, tokenize\n"
                        "try: compile(tokenize.open(sys.argv[1]).read(), sys.argv[1], 'exec')\n"
                        "except SyntaxError as error: print(error.lineno or 1, error.msg)",
@@ -125,7 +125,7 @@ std::vector<std::string> PackageFiles(const std::string& programs) {
 
 std::string ScriptHash(const std::string& script) {
   const ProgramResult hashed = RunProgram(
-      {{PythonInterpreter(), "-c",
+      {{ScriptInterpreter(), "-c",
         "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())",
         script}});
   return hashed.ok() ? std::string(absl::StripAsciiWhitespace(hashed.output)) : "";
@@ -154,7 +154,7 @@ std::string ScriptChange(const std::string& out, const std::string& script,
 
 std::vector<std::string> ScriptCommand(const std::string& script,
                                        const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {"/usr/bin/env", PythonInterpreter(), script};
+  std::vector<std::string> command = {"/usr/bin/env", ScriptInterpreter(), script};
   command.insert(command.end(), flags.begin(), flags.end());
   return command;
 }
@@ -178,7 +178,7 @@ absl::Status RunPackage(const std::string& module, const std::vector<std::string
                         const std::vector<std::string>& needs, const std::string& programs) {
   if (absl::Status there = CheckInterpreter("Python", needs, programs); !there.ok()) return there;
   setenv("PYTHONPATH", doctor::PythonPath(programs).c_str(), 1);
-  std::vector<std::string> command = {PythonInterpreter(), "-m", module};
+  std::vector<std::string> command = {ScriptInterpreter(), "-m", module};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());

@@ -22,9 +22,9 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
-#include "cli/launch_environment.h"
 #include "cli/output_folder.h"
 #include "node/job_token.h"
+#include "node/launch_environment.h"
 #include "node/log.h"
 #include "node/role_flags.h"
 #include "transport/tcp_address.h"
@@ -178,7 +178,7 @@ class SshLaunch {
     words.insert(words.end(),
                  {Program(), "agent", flags_.job, "--lifeline", "--scheduler",
                   absl::StrCat("tcp://", transport::HostInAddress(NameOf(hosts_[0].host)), ":",
-                               PortOfLaunch(id_))});
+                               node::PortOfLaunch(id_))});
     AddFlags(&words);
     std::vector<std::string> quoted;
     for (const std::string& word : words) quoted.push_back(ForShell(word));

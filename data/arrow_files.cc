@@ -39,7 +39,7 @@ std::vector<std::string> Glob(const std::string& pattern) {
 // Asks the interpreter for the folder of pyarrow; "" if it has none.
 std::string AskInterpreter() {
   const ProgramResult found =
-      RunProgram({{PythonInterpreter(), "-c",
+      RunProgram({{ScriptInterpreter(), "-c",
                    "import importlib.util as u; s = u.find_spec('pyarrow'); "
                    "print(s.submodule_search_locations[0] if s else '')"}});
   return std::string(absl::StripSuffix(found.output, "\n"));

@@ -55,6 +55,11 @@ class GroupOptions(Structure):
                 ("link", c_char_p), ("deadline_ms", c_int64), ("reproducible", c_int32)]
 
 
+class Launch(Structure):
+    _fields_ = [("size", c_uint64), ("rank", c_int32), ("ranks", c_int32), ("one_host", c_int32),
+                ("port", c_int32)]
+
+
 F32, F64, F16, BF16, I32, I64, U8 = range(7)
 CALLED_BOOL, CALLED_I8, CALLED_I16, CALLED_C64, CALLED_C128 = (256 * n for n in range(1, 6))
 SUM, PRODUCT, MIN, MAX, AVERAGE, BIT_AND, BIT_OR, BIT_XOR = range(8)
@@ -141,6 +146,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
                                     POINTER(c_void_p)]),
     "tandem_arrow_free": (None, [c_void_p]),
     "tandem_check_checkpoint": (c_int, [c_char_p]),
+    "tandem_find_launch": (c_int, [POINTER(Launch)]),
     "tandem_group_open": (c_int, [POINTER(GroupOptions), POINTER(_GROUP)]),
     "tandem_group_address": (c_int, [_GROUP, POINTER(c_void_p), POINTER(c_int64)]),
     "tandem_group_connect": (c_int, [_GROUP, POINTER(c_void_p), _COUNTS, c_int64]),

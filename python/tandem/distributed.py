@@ -32,7 +32,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
-from tandem import _abi, launch
+from tandem import _abi
 from tandem._abi import Error
 from tandem.worker import SLICE_MS, Uninterrupted
 
@@ -852,17 +852,20 @@ def join(**options: Any) -> None:
     if all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         dist.init_process_group("tandem", **options)
         return
-    place = launch.find()
-    if place is None:
+    launch = _abi.Launch(size=ctypes.sizeof(_abi.Launch))
+    if not _abi.check(_abi.library().tandem_find_launch(ctypes.byref(launch))):
         raise Error("tandem.distributed.join: no launcher has told the rank of this process; start "
                     "it by mpirun, srun or torchrun")
-    if not place.address:
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if launch.one_host and launch.port:
+        host, port = "127.0.0.1", str(launch.port)
+    if not host or not port:
         raise Error("tandem.distributed.join: the ranks are on several hosts; export MASTER_ADDR "
                     "and MASTER_PORT, the host of rank 0 and a free port there")
-    if place.one_host:
+    if launch.one_host:
         os.environ.setdefault("TANDEM_GROUP_HOST", "127.0.0.1")
-    dist.init_process_group("tandem", init_method=place.address, rank=place.rank,
-                            world_size=place.size, **options)
+    dist.init_process_group("tandem", init_method=f"tcp://{host}:{port}", rank=launch.rank,
+                            world_size=launch.ranks, **options)
 
 
 _MONITORED = 1 << 32  # above all tags of torch.distributed, which are 32-bit

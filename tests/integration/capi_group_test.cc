@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,6 +179,27 @@ void CheckReductions(Member& m, int32_t type, int64_t count) {
         ASSERT_EQ(mine[static_cast<size_t>(i - begin)], want);
       }
     }
+  }
+}
+
+TEST(CapiGroupTest, LaunchersTellTheRank) {
+  tandem_launch launch = {};
+  EXPECT_EQ(tandem_find_launch(&launch), -1) << "a size of 0";
+  launch.size = sizeof launch;
+  EXPECT_EQ(tandem_find_launch(&launch), 0) << "no launcher started this test";
+  setenv("OMPI_COMM_WORLD_RANK", "2", 1);
+  setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+  setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "4", 1);
+  ASSERT_EQ(tandem_find_launch(&launch), 1) << tandem_error();
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.ranks, 4);
+  EXPECT_EQ(launch.one_host, 1);
+  EXPECT_GE(launch.port, 10000);
+  setenv("OMPI_COMM_WORLD_RANK", "4", 1);
+  EXPECT_EQ(tandem_find_launch(&launch), -1);
+  EXPECT_THAT(tandem_error(), HasSubstr("OMPI_COMM_WORLD_RANK=4: expected a rank below"));
+  for (const char* name : {"RANK", "SIZE", "LOCAL_SIZE"}) {
+    unsetenv(absl::StrCat("OMPI_COMM_WORLD_", name).c_str());
   }
 }
 

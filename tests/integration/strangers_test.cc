@@ -19,7 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/launch_environment.h"
+#include "node/launch_environment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/collectives.pb.h"
@@ -320,7 +320,7 @@ class OtherUserTest : public ::testing::Test {
   const TemporaryFolder folder_;
   const std::string shared_ = folder_.File("shared"), theirs_ = folder_.File("theirs");
   const std::string launch_ = absl::StrCat("strangers ", getpid());
-  const int port_ = cli::PortOfLaunch(launch_);
+  const int port_ = node::PortOfLaunch(launch_);
   int count_ = 0;
 };
 

@@ -79,7 +79,7 @@ std::string PythonPath(const std::string& programs) {
 PythonFact GatherPython(const std::vector<std::string>& modules, bool load,
                         const std::string& programs) {
   PythonFact fact;
-  fact.interpreter = PythonInterpreter();
+  fact.interpreter = ScriptInterpreter();
   ProgramCall call = {{fact.interpreter, "-c", kProbe, load ? "load" : "look"}};
   call.argv.insert(call.argv.end(), modules.begin(), modules.end());
   call.environment = {{"PYTHONPATH", PythonPath(programs)}};

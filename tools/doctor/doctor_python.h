@@ -1,4 +1,4 @@
-// The Python interpreter that runs scripts (PythonInterpreter), and the modules that they import.
+// The Python interpreter that runs scripts (ScriptInterpreter), and the modules that they import.
 //
 // `programs` is the folder of Tandem's programs. Thread safety: free functions; any thread.
 #ifndef TANDEM_TOOLS_DOCTOR_DOCTOR_PYTHON_H_

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/deal_roles.h"
 #include "cli/host_list.h"
-#include "cli/launch_environment.h"
+#include "node/launch_environment.h"
 #include "cli/role_commands.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,8 +17,8 @@ namespace tandem {
 namespace {
 
 using cli::DealRoles;
-using cli::FindLaunch;
-using cli::Launch;
+using node::FindLaunch;
+using node::Launch;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -165,12 +165,12 @@ TEST(FindLaunchTest, RanksOfThisHostAreFoundOrThisRankIsAlone) {
 }
 
 TEST(FindLaunchTest, TasksOnANodeOfSlurm) {
-  EXPECT_EQ(cli::TasksOnNode("4(x3),2", 2), 4);
-  EXPECT_EQ(cli::TasksOnNode("4(x3),2", 3), 2);
-  EXPECT_EQ(cli::TasksOnNode("4(x3),2", 4), 0);
-  EXPECT_EQ(cli::TasksOnNode("7", 0), 7);
-  EXPECT_EQ(cli::TasksOnNode("", 0), 0);
-  EXPECT_EQ(cli::TasksOnNode("2(xy)", 0), 0);
+  EXPECT_EQ(node::TasksOnNode("4(x3),2", 2), 4);
+  EXPECT_EQ(node::TasksOnNode("4(x3),2", 3), 2);
+  EXPECT_EQ(node::TasksOnNode("4(x3),2", 4), 0);
+  EXPECT_EQ(node::TasksOnNode("7", 0), 7);
+  EXPECT_EQ(node::TasksOnNode("", 0), 0);
+  EXPECT_EQ(node::TasksOnNode("2(xy)", 0), 0);
 }
 
 // Slurm sets these for the batch script itself. Only srun starts the ranks.
@@ -213,7 +213,7 @@ TEST(FindLaunchTest, RanksOfOneLaunchHaveOneId) {
   Variables here = Join(kTorch, {{"LOCAL_WORLD_SIZE", "4"}});
   restarted["LOCAL_WORLD_SIZE"] = "4";
   EXPECT_NE(Find(restarted)->id, Find(here)->id) << "on one host the port may be the same";
-  EXPECT_NE(cli::PortOfLaunch(Find(again)->id), cli::PortOfLaunch(Find(first)->id));
+  EXPECT_NE(node::PortOfLaunch(Find(again)->id), node::PortOfLaunch(Find(first)->id));
 }
 
 TEST(FindLaunchTest, WrongVariablesAreNamed) {
@@ -228,12 +228,12 @@ TEST(FindLaunchTest, WrongVariablesAreNamed) {
 }
 
 TEST(HostListTest, TheFirstHostIsRead) {
-  EXPECT_EQ(cli::FirstOfHostList("n1"), "n1");
-  EXPECT_EQ(cli::FirstOfHostList("n1,n2"), "n1");
-  EXPECT_EQ(cli::FirstOfHostList("n[07-09,11],m1"), "n07");
-  EXPECT_EQ(cli::FirstOfHostList("rack[2,4]-ib"), "rack2-ib");
-  EXPECT_EQ(cli::FirstOfHostList("n[1-3"), "");
-  EXPECT_EQ(cli::FirstOfHostList(""), "");
+  EXPECT_EQ(node::FirstOfHostList("n1"), "n1");
+  EXPECT_EQ(node::FirstOfHostList("n1,n2"), "n1");
+  EXPECT_EQ(node::FirstOfHostList("n[07-09,11],m1"), "n07");
+  EXPECT_EQ(node::FirstOfHostList("rack[2,4]-ib"), "rack2-ib");
+  EXPECT_EQ(node::FirstOfHostList("n[1-3"), "");
+  EXPECT_EQ(node::FirstOfHostList(""), "");
 }
 
 TEST(HostFileTest, HostsAndSlotsAreRead) {

@@ -1,4 +1,4 @@
-#include "cli/launch_environment.h"
+#include "node/launch_environment.h"
 
 #include <optional>
 
@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 
-namespace tandem::cli {
+namespace tandem::node {
 namespace {
 
 // Reads variables of one family.
@@ -249,4 +249,4 @@ int PortOfLaunch(const std::string& id) {
   return kFirst + static_cast<int>(HashName(id) % kPorts);
 }
 
-}  // namespace tandem::cli
+}  // namespace tandem::node

@@ -1,5 +1,6 @@
 // FindLaunch reads from the environment which rank of a launch this process is. Launchers (mpirun,
-// srun, torchrun, Kubernetes) set variables of their own for each process that they start.
+// srun, torchrun, Kubernetes) set variables of their own for each process that they start. Agents
+// and groups without a job (capi/tandem_group.h) use it.
 //
 // Families of variables, the first complete one wins:
 //   Tandem      TANDEM_RANK, TANDEM_WORLD_SIZE; TANDEM_LOCAL_RANK, TANDEM_LOCAL_SIZE,
@@ -13,8 +14,8 @@
 //   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_LOCALID, SLURM_NODEID,
 //               SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NODELIST, ...
 //   Kubernetes  JOB_COMPLETION_INDEX, and TANDEM_WORLD_SIZE for the number of pods
-#ifndef TANDEM_CLI_LAUNCH_ENVIRONMENT_H_
-#define TANDEM_CLI_LAUNCH_ENVIRONMENT_H_
+#ifndef TANDEM_NODE_LAUNCH_ENVIRONMENT_H_
+#define TANDEM_NODE_LAUNCH_ENVIRONMENT_H_
 
 #include <functional>
 #include <string>
@@ -22,7 +23,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace tandem::cli {
+namespace tandem::node {
 
 struct Launch {
   std::string family;  // "Open MPI"; empty: no launcher, this process is alone
@@ -60,6 +61,6 @@ std::string FirstOfHostList(const std::string& list);
 // systems give out by themselves.
 int PortOfLaunch(const std::string& id);
 
-}  // namespace tandem::cli
+}  // namespace tandem::node
 
-#endif  // TANDEM_CLI_LAUNCH_ENVIRONMENT_H_
+#endif  // TANDEM_NODE_LAUNCH_ENVIRONMENT_H_
