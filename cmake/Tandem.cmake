@@ -192,9 +192,7 @@ function(tandem_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   # ./check draws the folders whose tests run under AddressSanitizer.
-  list(GET ARG_SRCS 0 folder)
-  cmake_path(GET folder PARENT_PATH folder)
-  cmake_path(GET folder FILENAME folder)
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   list(APPEND ARG_LABELS of_${folder})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "${environment}" SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
