@@ -774,5 +774,32 @@ TEST_F(TidyTest, FilesThatPagesNameAreThere) {
   }
 }
 
+// The same for folders: `folder/`. The first word tells ours from folders that a program makes.
+TEST_F(TidyTest, FoldersThatPagesNameAreThere) {
+  std::set<std::string> folders, names;  // "collectives/links/", "collectives" and "links"
+  for (const SourceFile& file : *tree_) {
+    for (fs::path path = fs::path(file.path).parent_path(); !path.empty();
+         path = path.parent_path()) {
+      folders.insert(absl::StrCat("/", path.string(), "/"));
+      names.insert(path.filename().string());
+    }
+  }
+  const std::regex name(R"(`(([\w-]+( [\w-]+)?)/([\w-]+/)*)`)");
+  const std::regex placeholder("[A-Z]{3}");
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".md")) continue;
+    const std::string text = absl::StrJoin(file.lines, "\n");
+    for (std::sregex_iterator it(text.begin(), text.end(), name), end; it != end; ++it) {
+      const std::string folder = absl::StrCat("/", (*it)[1].str());
+      if (names.count((*it)[2]) == 0 && !absl::StrContains(folder, " ")) continue;
+      if (std::regex_search(folder, placeholder)) continue;
+      const bool there = std::any_of(folders.begin(), folders.end(), [&](const std::string& one) {
+        return absl::EndsWith(one, folder);
+      });
+      EXPECT_TRUE(there) << file.path << " names " << (*it)[0] << ", which is not there";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem
