@@ -222,7 +222,7 @@ bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,
   // Phase one: agree on the step. The barrier gives the largest `first_free` of all workers, so no
   // worker has to undo a step. Phase two: finish the steps below it, then write the checkpoint.
   if (step_ < 0) {
-    const std::string plan = absl::StrCat("plan ", command_);
+    const std::string plan = absl::StrCat("plan ", number());
     if (!context_.barriers.Pass(now, plan, first_free_)) return false;
     step_ = context_.barriers.MaxValue(plan);
     return true;
@@ -230,7 +230,7 @@ bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,
   if (!checkpoint_writer_.in_progress()) {
     if (!state.out_of_steps && context_.step < step_) return false;
     if (state.synchronising || !context_.pushes.empty()) return false;
-    checkpoint_writer_.Begin(absl::StrCat("checkpoint ", command_), path_, step_, state.position,
+    checkpoint_writer_.Begin(absl::StrCat("checkpoint ", number()), path_, step_, state.position,
                              /*ends=*/hold_);
   }
   const bool done = checkpoint_writer_.Advance(now, effects);

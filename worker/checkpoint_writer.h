@@ -183,6 +183,9 @@ class RequestedCheckpoint {
   const CheckpointWriter& saving() const { return checkpoint_writer_; }
 
  private:
+  // The command's number as people read it: commands are numbered from 2^32 + 1.
+  uint32_t number() const { return static_cast<uint32_t>(command_); }
+
   TrainerContext& context_;
   CheckpointWriter checkpoint_writer_;
   const bool own_step_;       // the cut is at each worker's own step,
