@@ -13,8 +13,8 @@
 #include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
-#include "server/limited_rows.h"
 #include "server/range_file.h"
+#include "server/row_limiter.h"
 
 namespace tandem::server {
 namespace {
@@ -382,8 +382,7 @@ absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
     Range& range = **at;
     const Loading rows = BeginRows(file, range);
     const size_t before = range.store().Memory().arena;
-    LimitedRows* const limits = range.store().limits();
-    if (limits != nullptr) limits->settings().load_share = rows.share;
+    range.store().settings().load_share = rows.share;
     TANDEM_RETURN_IF_ERROR(dense_part        ? LoadRows(image, &range)
                            : options_.resume ? range.ResumeCheckpoint(image, source)
                                              : range.LoadCheckpoint(image, source));

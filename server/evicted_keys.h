@@ -27,7 +27,7 @@ class EvictedKeys {
   static constexpr int64_t kBackWithin = 1000;  // versions; docs/RESULTS.md and OBSERVE.md say so
 
   // `rows`: about how many rows the range has. Takes 1 to 2 bytes a row, 1 KB to 64 KB in all.
-  // LimitedRows::Memory counts them.
+  // RowLimiter::Memory counts them.
   explicit EvictedKeys(size_t rows) {
     const size_t places = std::clamp<size_t>(std::bit_ceil(rows / 16), 64, 4096);
     last_.resize(places);

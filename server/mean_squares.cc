@@ -9,7 +9,7 @@
 
 namespace tandem::server {
 
-absl::Status MeanSquares::Decode(uint64_t begin, uint64_t end, RangeStore* store,
+absl::Status MeanSquares::Decode(uint64_t begin, uint64_t end, RowTable* store,
                                  absl::string_view* bytes) {
   const size_t row_bytes = dim_ * sizeof(float);
   uint64_t count = 0;

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 
 namespace tandem::server {
 
@@ -42,8 +42,8 @@ class MeanSquares {
   }
   // Takes the mean squares that RangeCopy::Encode has encoded off the front of `bytes`. Keeps the
   // values of rows with positions in [begin, end). DATA_LOSS: not its bytes; RESOURCE_EXHAUSTED: as
-  // RangeStore.
-  absl::Status Decode(uint64_t begin, uint64_t end, RangeStore* store, absl::string_view* bytes);
+  // RowTable.
+  absl::Status Decode(uint64_t begin, uint64_t end, RowTable* store, absl::string_view* bytes);
 
  private:
   const size_t dim_;

@@ -39,7 +39,7 @@ class PullTimes {
   bool by_row() const { return by_row_; }
 
   // The read of worker `rank` for `step` has been answered at `version`. `now_us`: microseconds of
-  // the owner's monotonic clock. `rows`: the row numbers of the keys, from RangeStore::Find. Both
+  // the owner's monotonic clock. `rows`: the row numbers of the keys, from RowTable::Find. Both
   // are empty unless by_row().
   void OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
               absl::Span<const uint64_t> keys, absl::Span<const uint32_t> rows);

@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "job/job_budget.h"
 #include "optim/fold.h"
-#include "server/limited_rows.h"
+#include "server/row_limiter.h"
 
 namespace tandem::server {
 namespace {
@@ -54,9 +54,9 @@ RowLimits LimitsOf(const job::TablePlan& plan, uint64_t begin, uint64_t end) {
   return limits;
 }
 
-RangeStore::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t end) {
+RowTable::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t end) {
   const TableContext& table = *context;
-  RangeStore::Options options;
+  RowTable::Options options;
   options.dim = table.plan->dim;
   options.salt = table.plan->salt;
   options.seed = table.plan->seed;
@@ -76,14 +76,14 @@ RangeStore::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t
 
 // If the read of the update is known, sets scratch->rows_recorded and updates_as_read and returns
 // true. The number of an absent row is kNoRow.
-bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const RangeStore& store,
+bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const RowTable& store,
                       FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   if (!reads.RowsOf(update.read, keys, &rows, &scratch->updates_as_read)) return false;
   // A row that was absent when it was read may exist now. With limits the number may belong
   // to another row now. Its earlier updates do not count.
-  if (store.limits() != nullptr) {
+  if (store.limited()) {
     scratch->rows.assign(rows.begin(), rows.end());
     store.Find(keys, absl::MakeSpan(rows));
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -95,24 +95,24 @@ bool FindRecordedRows(const HeldUpdate& update, const PullTimes& reads, const Ra
   return true;
 }
 
-// The version of a read for LimitedRows.
+// The version of a read for RowLimiter.
 int64_t KnownRead(const HeldUpdate& update) {
-  return update.version_read == kReadByAnotherRun ? LimitedRows::kUnknownRead : update.version_read;
+  return update.version_read == kReadByAnotherRun ? RowLimiter::kUnknownRead : update.version_read;
 }
 
 // The rows of one step of the optimizer, each key once.
 absl::Status FindRows(absl::Span<const uint64_t> keys, absl::Span<const int64_t> read_at,
-                      absl::Span<uint32_t> rows, PullTimes* reads, RangeStore* store) {
+                      absl::Span<uint32_t> rows, PullTimes* reads, RowTable* store) {
   TANDEM_RETURN_IF_ERROR(store->RowsForUpdate(keys, read_at, rows));
-  if (store->limits() != nullptr && reads->by_row()) reads->OnCreated(store->limits()->created());
+  if (reads->by_row()) reads->OnCreated(store->created());
   return absl::OkStatus();
 }
 
 // Gives the optimizer the gradients of one update. Counts the update for the staleness of its rows.
 absl::Status PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
-                      int64_t step, PullTimes* reads, RangeStore* store, FoldScratch* scratch) {
+                      int64_t step, PullTimes* reads, RowTable* store, FoldScratch* scratch) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
-  const bool limited = store->limits() != nullptr;
+  const bool limited = store->limited();
   if (!reads->by_row() && !limited) return store->Push(keys, gradients, scale, step);
   std::vector<uint32_t>& rows = scratch->rows_recorded;
   rows.resize(keys.size());
@@ -217,13 +217,12 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   const policies::Properties& policy = order_.properties();
   if (policy.keeps_rows) {
     subscriptions_ = std::make_unique<Subscriptions>(table->workers, MostKept(policy, begin, end));
-    if (LimitedRows* const limits = store_.limits(); limits != nullptr) {
-      // With AGE rows are gone before they are evicted (Subscriptions::OnVersion).
-      limits->settings().lists_evicted = limits->limits().most_age == 0;
-      subscriptions_->set_most_age(limits->limits().most_age);
-    }
+    // With AGE rows are gone before they are evicted (Subscriptions::OnVersion).
+    const int64_t most_age = store_.options().limits.most_age;
+    store_.settings().lists_evicted = most_age == 0;
+    subscriptions_->set_most_age(most_age);
   }
-  if (store_.limits() != nullptr) store_.limits()->settings().keeps_numbers = pull_times_.by_row();
+  store_.settings().keeps_numbers = pull_times_.by_row();
   if (policy.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
     pulled_row_snapshots_ =
         std::make_unique<PulledRowSnapshots>(store_.dim(), table->workers, table->reads);
@@ -269,13 +268,12 @@ void Range::Drop(const HeldUpdate& update) {
 
 // Notes the rows that are gone for the workers that keep them.
 void Range::OnVersion() {
-  LimitedRows* const limits = store_.limits();
-  if (limits == nullptr) return;
+  if (!store_.limited()) return;
   const int64_t version = progress().version;
-  limits->Advance(version);
+  store_.Advance(version);
   if (subscriptions_ == nullptr) return;
-  subscriptions_->OnChanged(limits->TakeEvicted());
-  subscriptions_->OnVersion(version, [limits](uint64_t key) { return limits->PresentUntil(key); });
+  subscriptions_->OnChanged(store_.TakeEvicted());
+  subscriptions_->OnVersion(version, [this](uint64_t key) { return store_.PresentUntil(key); });
 }
 
 OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished) {
@@ -520,7 +518,7 @@ void Range::FoldUnion(const HeldStep& step) {
     const policies::Transform transform = order_.TransformOf(u);
     if (transform.factor == 0.0f) continue;
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
-    AddToUnion(u, values, dim, store_.limits() != nullptr, scratch_);
+    AddToUnion(u, values, dim, store_.limited(), scratch_);
   }
   s.sums.resize(s.union_keys.size() * dim);
 }
@@ -580,7 +578,7 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.step_base = steps_.base;
   copy.head.progress = progress();
   copy.head.progress.clocks = nullptr;  // owned by the range, and keep changing
-  copy.head.limited = store_.limits() != nullptr;
+  copy.head.limited = store_.limited();
   copy.salt = table_->plan->salt;
   copy.last_samples = last_closed_samples();
   copy.open = order_.open();
@@ -634,7 +632,7 @@ absl::Status Range::Named(const absl::Status& status) const {
 // The progress is checked before it is taken over, and the held updates are compared with it
 // afterwards. The paces are a part of the policy's memory, so they come from DecodeMemory.
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
-  if (store_.limits() != nullptr) store_.limits()->StartAt(image.progress.version);
+  store_.StartAt(image.progress.version);
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   uint64_t numbers[2] = {};
   if (image.held.size() < sizeof numbers) {

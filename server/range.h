@@ -27,8 +27,8 @@
 #include "server/pulled_row_snapshots.h"
 #include "server/range_copy.h"
 #include "server/range_file.h"
-#include "server/range_store.h"
 #include "server/range_totals.h"
+#include "server/row_table.h"
 #include "server/row_writes.h"
 #include "server/subscriptions.h"
 #include "server/update_record.h"
@@ -171,7 +171,7 @@ class Range {
                     absl::Span<const float> rows, bool kept = false);
 
   // The range at this moment without its rows, in a time that does not depend on their number.
-  // RangeStore adds the rows (set_copies, CopyRows). `for_move`: a range move carries more than a
+  // RowTable adds the rows (set_copies, CopyRows). `for_move`: a range move carries more than a
   // checkpoint. The range outlives the adding of rows. Their memory comes from `blocks`.
   RangeCopy Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const;
   // The whole range as bytes, and back. A range move carries it. `left_out`, unless null: how many
@@ -187,8 +187,8 @@ class Range {
   RowWrites* writes() { return writes_.get(); }  // null unless the table has kind KEY_VALUE
   // Null unless the policy lets workers keep rows (ESSP).
   Subscriptions* subscriptions() { return subscriptions_.get(); }
-  RangeStore& store() { return store_; }
-  const RangeStore& store() const { return store_; }
+  RowTable& store() { return store_; }
+  const RowTable& store() const { return store_; }
   // Memory for held updates and for rows as they were read.
   size_t held_bytes() const {
     return held_bytes_ + (pulled_row_snapshots_ == nullptr ? 0 : pulled_row_snapshots_->bytes());
@@ -225,7 +225,7 @@ class Range {
   const uint64_t begin_, end_;
   TableContext* const table_;
   FoldScratch* const scratch_;
-  RangeStore store_;
+  RowTable store_;
   Order order_;
   size_t held_bytes_ = 0;
   PullTimes pull_times_;

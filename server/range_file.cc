@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "server/limited_rows.h"
+#include "server/row_limiter.h"
 #include "xxhash.h"
 
 namespace tandem::server {
@@ -276,7 +276,7 @@ absl::Status Mismatch(absl::string_view what, absl::string_view file, absl::stri
                                                  store, "\""));
 }
 
-absl::Status CheckSameShape(const RangeImage& image, const RangeStore& store) {
+absl::Status CheckSameShape(const RangeImage& image, const RowTable& store) {
   const std::string& table = store.options().table;
   const std::string optimizer = store.options().optimizer->name();
   if (!table.empty() && image.table != table) return Mismatch("name", image.table, table);
@@ -492,7 +492,7 @@ void Reorder(const std::vector<std::pair<uint64_t, size_t>>& order, size_t width
 
 }  // namespace
 
-absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store) {
+absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RowTable* store) {
   TANDEM_RETURN_IF_ERROR(CheckSameShape(image, *store));
   const size_t dim = static_cast<size_t>(image.dim);
   const size_t slots = static_cast<size_t>(image.slots_per_row);
@@ -510,17 +510,12 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
     const auto keys = absl::MakeConstSpan(image.keys).subspan(first, count);
     const auto weights = absl::MakeConstSpan(image.weights).subspan(first * dim, count * dim);
     const auto some_slots = absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots);
-    if (store->limits() == nullptr) {
-      TANDEM_RETURN_IF_ERROR(store->Assign(keys, weights, some_slots));
-    } else {
-      auto ages = absl::MakeConstSpan(image.ages);
-      if (!ages.empty()) ages = ages.subspan(first, count);
-      TANDEM_RETURN_IF_ERROR(
-          store->limits()->SetRows(keys, weights, some_slots, ages, /*loads=*/true));
-    }
+    auto ages = absl::MakeConstSpan(image.ages);
+    if (!ages.empty()) ages = ages.subspan(first, count);
+    TANDEM_RETURN_IF_ERROR(store->Load(keys, weights, some_slots, ages));
     first = last + 1;  // `last` is outside, or the end
   }
-  if (store->limits() == nullptr) return absl::OkStatus();
+  if (!store->limited()) return absl::OkStatus();
   const auto key_of_candidate = [](const Candidate& candidate) { return candidate.key; };
   const auto [begin_candidate, candidates] =
       ordered ? Inside(salt, image.candidates, key_of_candidate, begin, end)
@@ -528,7 +523,7 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
   for (size_t i = begin_candidate; i < candidates; ++i) {
     const Candidate& candidate = image.candidates[i];
     if (!InRange(Position(salt, candidate.key), begin, end)) continue;
-    TANDEM_RETURN_IF_ERROR(store->limits()->SetCandidate(candidate));
+    TANDEM_RETURN_IF_ERROR(store->SetCandidate(candidate));
   }
   return absl::OkStatus();
 }

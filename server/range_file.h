@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "base/file.h"
 #include "policies/policy.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 
 namespace tandem::server {
 
@@ -110,7 +110,7 @@ inline bool InRange(uint64_t position, uint64_t begin, uint64_t end) {
 // roughly the oldest rows. INVALID_ARGUMENT, before anything changes, if dim, slots, optimizer or
 // table differ (the table only if the store knows its name). RESOURCE_EXHAUSTED: no memory for a
 // row; some rows are there.
-absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
+absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RowTable* store);
 
 // Orders rows and candidates by their positions under `salt`. LoadInto then finds the rows of a
 // range without looking at the others. So all ranges of a job together need one look at each row.

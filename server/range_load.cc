@@ -6,15 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "server/limited_rows.h"
 #include "server/range.h"
+#include "server/row_limiter.h"
 
 namespace tandem::server {
 namespace {
 
 // The part of an update whose keys are in [begin, end).
-HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t begin,
-                     uint64_t end, BufferSource& source) {
+HeldUpdate CutUpdate(const HeldUpdate& update, const RowTable& store, uint64_t begin, uint64_t end,
+                     BufferSource& source) {
   const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
   const size_t row_bytes = static_cast<size_t>(store.dim()) * sizeof(float);
   const auto inside = [&](uint64_t key) {
@@ -125,7 +125,7 @@ void Range::FinishLoad() {
 // ---- resuming the same run --------------------------------------------------------------------
 
 absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& source) {
-  if (store_.limits() != nullptr) store_.limits()->StartAt(image.progress.version);
+  store_.StartAt(image.progress.version);
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   TANDEM_RETURN_IF_ERROR(Named(order_.ResumeProgress(image.progress)));
   steps_.Continue(image);

@@ -1,9 +1,9 @@
-// Copies of all rows of a range as they are at one moment, the mark of a checkpoint. RangeStore
+// Copies of all rows of a range as they are at one moment, the mark of a checkpoint. RowTable
 // copies the rows in slices while training continues (CopyRows). It copies a row that changes
 // before its slice just before the change.
 //
 // One bit for each row number says that no copy is needed any more: the row is copied, or was
-// created after the mark. Rows are numbered as in RangeStore. The copies have no order.
+// created after the mark. Rows are numbered as in RowTable. The copies have no order.
 //
 // Candidates of the index (row_limits.h) have no number. The store copies them in order of hash, so
 // one hash separates the copied candidates from the others. A set has the keys of those others that

@@ -1,5 +1,5 @@
 // The rules by which rows of a range come and go, for tables with `admission` or `eviction`
-// (limited_rows.h applies them), and the counts of what they did.
+// (row_limiter.h applies them), and the counts of what they did.
 //
 // All times are versions of the range (RangeProgress::version), never of a wall clock.
 #ifndef TANDEM_SERVER_ROW_LIMITS_H_
@@ -32,7 +32,7 @@ struct RowLimits {
 };
 
 // Counts of a table, over all ranges that the shard has owned. A resent read counts again. The rows
-// and candidates at a moment are RangeStore::size() and LimitedRows::candidates().
+// and candidates at a moment are RowTable::size() and candidates().
 struct RowCounts {
   // Ids of training reads, and those of them that had a row.
   uint64_t looked_up = 0, found = 0;
@@ -82,7 +82,7 @@ static_assert(sizeof(Candidate) == 16);
 class CandidateValues {
  public:
   static constexpr uint32_t kMostCount = 100;
-  // Larger ages are ambiguous. LimitedRows visits each candidate often enough.
+  // Larger ages are ambiguous. RowLimiter visits each candidate often enough.
   static constexpr int64_t kMostUnits = int64_t{1} << 22;
 
   explicit CandidateValues(int64_t within)

@@ -8,12 +8,10 @@
 namespace tandem::server {
 namespace {
 
-constexpr size_t kPageFloats = PageArena::kPage / sizeof(float);
-
 // With fewer rows than this a page would have too much unused space. Longer rows are laid out two
 // by two instead; each has several lines of its own that share an address translation.
 constexpr size_t kLeastRowsPerPage = 8;
-constexpr size_t kLineFloats = 16;
+constexpr size_t kCacheLine = 64;
 
 // At most this part of a segment is unused, because a slab does not cross its end.
 constexpr size_t kUnusedPart = 64;
@@ -21,13 +19,13 @@ constexpr size_t kUnusedPart = 64;
 // For longer rows the processor's own prefetcher recognises the pattern.
 constexpr size_t kMostPrefetchedLines = 8;
 
-// The most cache lines that one run of `floats` floats touches, if such runs are laid end to end,
-// beginning `offset` floats after the start of a line.
-int LinesTouched(size_t offset, size_t floats) {
-  if (floats == 0) return 0;
-  const bool whole = offset % kLineFloats == 0 && floats % kLineFloats == 0;
+// The most cache lines that a run of `bytes` bytes touches, if such runs are laid end to end, the
+// first one `offset` bytes after the start of a line. Runs consist of whole floats.
+int LinesTouched(size_t offset, size_t bytes) {
+  if (bytes == 0) return 0;
+  const bool whole = offset % kCacheLine == 0 && bytes % kCacheLine == 0;
   const size_t lines =
-      whole ? floats / kLineFloats : (floats - 1 + kLineFloats - 1) / kLineFloats + 1;
+      whole ? bytes / kCacheLine : (bytes + kCacheLine - 2 * sizeof(float)) / kCacheLine + 1;
   return static_cast<int>(std::min(lines, kMostPrefetchedLines));
 }
 
@@ -42,33 +40,29 @@ size_t SlabsPerSegment(size_t slab_bytes) {
 
 }  // namespace
 
-RowSlabs::RowSlabs(int dim, int slots_per_row, PageArena* arena)
-    : dim_(static_cast<size_t>(dim)),
-      slots_per_row_(static_cast<size_t>(slots_per_row)),
-      memory_(arena) {
-  TANDEM_CHECK(dim > 0 && slots_per_row >= 0);
-  const size_t row_floats = dim_ + slots_per_row_;
-  rows_per_slab_ = kPageFloats / row_floats;
-  slab_floats_ = kPageFloats;
+RowSlabs::RowSlabs(size_t weight_bytes, size_t slot_bytes, PageArena* arena)
+    : weight_bytes_(weight_bytes), slot_bytes_(slot_bytes), memory_(arena) {
+  TANDEM_CHECK(weight_bytes > 0);
+  const size_t row_bytes = weight_bytes + slot_bytes;
+  rows_per_slab_ = PageArena::kPage / row_bytes;
+  slab_bytes_ = PageArena::kPage;
   if (rows_per_slab_ < kLeastRowsPerPage) {
     rows_per_slab_ = 2;
-    slab_floats_ = (2 * row_floats + kLineFloats - 1) / kLineFloats * kLineFloats;
+    slab_bytes_ = (2 * row_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   }
-  slots_offset_ = rows_per_slab_ * dim_;
+  slots_offset_ = rows_per_slab_ * weight_bytes;
   inverse_ = InverseOf(rows_per_slab_);
-  const size_t slab_bytes = slab_floats_ * sizeof(float);
-  const size_t slabs = SlabsPerSegment(slab_bytes);
+  const size_t slabs = SlabsPerSegment(slab_bytes_);
   segment_inverse_ = InverseOf(slabs * rows_per_slab_);
-  memory_ = GrowableMemory(arena, slabs * slab_bytes);
-  weight_lines_ = LinesTouched(0, dim_);
-  slot_lines_ = LinesTouched(slots_offset_, slots_per_row_);
+  memory_ = GrowableMemory(arena, slabs * slab_bytes_);
+  weight_lines_ = LinesTouched(0, weight_bytes);
+  slot_lines_ = LinesTouched(slots_offset_, slot_bytes);
 }
 
 absl::Status RowSlabs::Grow(size_t count) {
-  const size_t slab_bytes = slab_floats_ * sizeof(float);
   const size_t slabs = (count + rows_per_slab_ - 1) / rows_per_slab_;
-  TANDEM_RETURN_IF_ERROR(memory_.Reserve(slabs * slab_bytes));
-  capacity_ = memory_.usable() / slab_bytes * rows_per_slab_;
+  TANDEM_RETURN_IF_ERROR(memory_.Reserve(slabs * slab_bytes_));
+  capacity_ = memory_.usable() / slab_bytes_ * rows_per_slab_;
   return absl::OkStatus();
 }
 

@@ -20,31 +20,28 @@ namespace tandem::server {
 
 class RowSlabs {
  public:
-  // Requires: dim > 0, slots_per_row >= 0. `arena` outlives the rows.
-  RowSlabs(int dim, int slots_per_row, PageArena* arena);
+  // `weight_bytes`, `slot_bytes`: of a row. Requires: weight_bytes > 0. `arena` outlives the rows.
+  RowSlabs(size_t weight_bytes, size_t slot_bytes, PageArena* arena);
 
   // Makes rows [0, count) addressable. New rows read as zero. Pointers to rows become invalid.
   // RESOURCE_EXHAUSTED: nothing has changed.
   absl::Status Reserve(size_t count) { return count <= capacity_ ? absl::OkStatus() : Grow(count); }
 
-  float* Weights(uint32_t row) const { return Weights(row, dim_); }
-  // The same with the row length known to the compiler. Requires: dim is the row length.
-  template <typename Dim>
-  float* Weights(uint32_t row, Dim dim) const {
+  void* Weights(uint32_t row) const {
     const uint64_t slab = SlabOf(row);
-    return At(row, slab, (row - slab * rows_per_slab_) * static_cast<size_t>(dim));
+    return At(row, slab, (row - slab * rows_per_slab_) * weight_bytes_);
   }
-  float* Slots(uint32_t row) const {
+  void* Slots(uint32_t row) const {
     const uint64_t slab = SlabOf(row);
-    return At(row, slab, slots_offset_ + (row - slab * rows_per_slab_) * slots_per_row_);
+    return At(row, slab, slots_offset_ + (row - slab * rows_per_slab_) * slot_bytes_);
   }
 
   // Start loading the weights, or the slots, of a row. Always inlined: g++ believes that a function
   // which only prefetches has no effect, and drops calls to it.
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchWeights(const float* weights) const {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchWeights(const void* weights) const {
     PrefetchLines(weights, weight_lines_);
   }
-  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchSlots(const float* slots) const {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchSlots(const void* slots) const {
     if (slot_lines_ > 0) PrefetchLines(slots, slot_lines_);
   }
   ABSL_ATTRIBUTE_ALWAYS_INLINE void Prefetch(uint32_t row) const {
@@ -55,32 +52,31 @@ class RowSlabs {
   // Rows that are addressable. While it stays the same, pointers to rows stay valid.
   size_t capacity() const { return capacity_; }
   size_t MemoryBytes() const { return memory_.resident(); }
+  PageArena* arena() const { return memory_.arena(); }
 
  private:
   // Prefetches into the second-level cache. That cache can wait for more lines at the same time
   // than the first level can, and a random line takes hundreds of cycles to arrive.
-  ABSL_ATTRIBUTE_ALWAYS_INLINE static void PrefetchLines(const float* at, int lines) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE static void PrefetchLines(const void* at, int lines) {
     __builtin_prefetch(at, 0, 2);
-    for (int i = 1; i < lines; ++i) __builtin_prefetch(at + 16 * i, 0, 2);
+    for (int i = 1; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(at) + 64 * i, 0, 2);
   }
 
   // row / rows_per_slab, by multiplication: exact for 32-bit rows, as inverse_ is the quotient of
   // 2^64 rounded up and its error times a row stays below 2^64 / rows_per_slab.
   uint64_t SlabOf(uint32_t row) const { return MulHigh(row, inverse_); }
-  // The float `offset` floats after the start of a row's slab. The segment comes from the row and
+  // The address `offset` bytes after the start of a row's slab. The segment comes from the row and
   // not from the slab, so that the two multiplications overlap.
-  float* At(uint32_t row, uint64_t slab, size_t offset) const {
+  void* At(uint32_t row, uint64_t slab, size_t offset) const {
     const uint64_t segment = MulHigh(row, segment_inverse_);
-    return reinterpret_cast<float*>(memory_.table()[segment] +
-                                    (slab * slab_floats_ + offset) * sizeof(float));
+    return reinterpret_cast<void*>(memory_.table()[segment] + slab * slab_bytes_ + offset);
   }
   absl::Status Grow(size_t count);
 
-  size_t dim_;
-  size_t slots_per_row_;
-  size_t rows_per_slab_;  // at least 2, or inverse_ would not fit
-  size_t slab_floats_;
-  size_t slots_offset_;  // floats from the start of a slab
+  size_t weight_bytes_, slot_bytes_;  // of a row
+  size_t rows_per_slab_;              // at least 2, or inverse_ would not fit
+  size_t slab_bytes_;
+  size_t slots_offset_;  // from the start of a slab
   uint64_t inverse_;
   uint64_t segment_inverse_;  // the same for rows of a segment of memory_
   int weight_lines_;          // cache lines to prefetch for a row's weights, and for its slots

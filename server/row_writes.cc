@@ -23,7 +23,7 @@ struct WriterHead {
 };
 
 // Performs the action on one key. True if it inserted or erased a row.
-absl::StatusOr<bool> Act(StoreAction action, uint64_t key, const float* values, RangeStore* store) {
+absl::StatusOr<bool> Act(StoreAction action, uint64_t key, const float* values, RowTable* store) {
   if (action == StoreAction::kErase) return store->Erase(key);
   uint32_t row = RowIndex::kNoRow;
   store->Find({&key, 1}, {&row, 1});
@@ -48,7 +48,7 @@ RowWrites::Writer* RowWrites::Find(uint64_t writer) {
 
 absl::Status RowWrites::Apply(uint64_t writer, int64_t number, StoreAction action,
                               absl::Span<const uint64_t> keys, absl::Span<const float> values,
-                              RangeStore* store, std::vector<uint64_t>* changed) {
+                              RowTable* store, std::vector<uint64_t>* changed) {
   TANDEM_CHECK(keys.size() <= kMaxStoreRows && IsStoreWrite(action));
   Writer& memory = *Find(writer);
   if (number < memory.number) return absl::OkStatus();  // nobody waits for its answer any more

@@ -25,7 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/frame.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 
 namespace tandem::server {
 
@@ -40,7 +40,7 @@ class RowWrites {
   // counts, but a part of it is missing. Requires: at most kMaxStoreRows keys.
   absl::Status Apply(uint64_t writer, int64_t number, StoreAction action,
                      absl::Span<const uint64_t> keys, absl::Span<const float> values,
-                     RangeStore* store, std::vector<uint64_t>* changed);
+                     RowTable* store, std::vector<uint64_t>* changed);
 
   // True if the write was applied before, or a later one of the writer was: Apply changes no row.
   bool Knows(uint64_t writer, int64_t number) const {

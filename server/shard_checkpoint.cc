@@ -18,7 +18,7 @@ ShardCheckpoint::~ShardCheckpoint() {
   blocks_->Close();
 }
 
-RangeStore& ShardCheckpoint::StoreOf(const Marked& marked) {
+RowTable& ShardCheckpoint::StoreOf(const Marked& marked) {
   return shard_.ranges().Find(marked.range)->store();
 }
 
@@ -47,7 +47,7 @@ std::optional<ShardCheckpoint::File> ShardCheckpoint::Step(size_t bytes) {
 // Copies a slice of the next range. True if the range is copied.
 bool ShardCheckpoint::CopyRange(size_t bytes) {
   Marked& marked = ranges_.back();
-  RangeStore& store = StoreOf(marked);
+  RowTable& store = StoreOf(marked);
   RowCopies& rows = marked.copy->rows;
   cursor_ = store.CopyRows(cursor_, 1 + bytes / (rows.floats() * sizeof(float)), &rows);
   if (cursor_ != 0) return false;

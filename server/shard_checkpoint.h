@@ -68,7 +68,7 @@ class ShardCheckpoint {
     uint32_t range = 0;
     std::unique_ptr<RangeCopy> copy;
   };
-  RangeStore& StoreOf(const Marked& marked);
+  RowTable& StoreOf(const Marked& marked);
   bool CopyRange(size_t bytes);
 
   ShardCore& shard_;

@@ -8,7 +8,7 @@
 #include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
-#include "server/limited_rows.h"
+#include "server/row_limiter.h"
 #include "server/store_answer.h"
 
 namespace tandem::server {
@@ -713,10 +713,9 @@ ShardReport ShardCore::Report() const {
       out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
     }
     out->set_bytes(out->bytes() + range->store().Memory().bytes());
-    const LimitedRows* const limits = range->store().limits();
-    if (limits == nullptr || !out->has_row_counts()) continue;
+    if (!range->store().limited() || !out->has_row_counts()) continue;
     out->mutable_row_counts()->set_candidates(out->row_counts().candidates() +
-                                              static_cast<uint64_t>(limits->candidates()));
+                                              static_cast<uint64_t>(range->store().candidates()));
   }
   for (const UpdateStats& worker : workers_) FillUpdates(worker, report.add_worker());
   if (waits_.in_pairs()) {

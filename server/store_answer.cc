@@ -74,7 +74,7 @@ struct Answer {
   std::vector<uint64_t> keys;
   std::vector<float> values;
 
-  void AddRows(const RangeStore& store, absl::Span<const uint32_t> rows) {
+  void AddRows(const RowTable& store, absl::Span<const uint32_t> rows) {
     const size_t width = static_cast<size_t>(store.dim() + store.slots_per_row());
     const size_t before = values.size();
     values.resize(before + rows.size() * width);
@@ -84,7 +84,7 @@ struct Answer {
   }
 };
 
-void Read(const RangeStore& store, absl::Span<const uint64_t> keys, Answer* answer) {
+void Read(const RowTable& store, absl::Span<const uint64_t> keys, Answer* answer) {
   std::vector<uint32_t> rows(keys.size());
   store.Find(keys, absl::MakeSpan(rows));
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -94,7 +94,7 @@ void Read(const RangeStore& store, absl::Span<const uint64_t> keys, Answer* answ
   answer->AddRows(store, rows);
 }
 
-int64_t Scan(const RangeStore& store, int64_t cursor, uint64_t wanted, Answer* answer) {
+int64_t Scan(const RowTable& store, int64_t cursor, uint64_t wanted, Answer* answer) {
   const size_t width = static_cast<size_t>(store.dim() + store.slots_per_row());
   const size_t most = std::max<size_t>(1, kMostScanBytes / 2 / (width * sizeof(float)));
   std::vector<uint32_t> rows;

@@ -63,7 +63,7 @@ class Subscriptions {
   void OnChanged(absl::Span<const uint64_t> keys);
 
   // More than 0: the table has eviction by AGE, and rows also change by getting too old. Then call
-  // OnVersion for each new version of the range. present_until(key) is LimitedRows::PresentUntil.
+  // OnVersion for each new version of the range. present_until(key) is RowTable::PresentUntil.
   void set_most_age(int64_t versions) { most_age_ = versions; }
   void OnVersion(int64_t version, absl::FunctionRef<int64_t(uint64_t key)> present_until);
   // Memory for OnVersion: a number that stays close to that of the rows that some worker keeps.

@@ -18,7 +18,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "client/client.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 #include "tools/bench/endpoints.h"
 #include "tools/bench/lone_shard.h"
 #include "tools/bench/machine.h"
@@ -219,7 +219,7 @@ job::ResolvedJob MakePlan(const PushPullBenchOptions& options) {
       "kind: BSP", 1);
 }
 
-// The shard's ranges and the RangeStore beside it hold the same rows at all times.
+// The shard's ranges and the RowTable beside it hold the same rows at all times.
 class Ours {
  public:
   Ours(const PushPullBenchOptions& options, const std::string& transport)
@@ -289,11 +289,11 @@ class Ours {
 
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
-  server::RangeStore& store() { return store_; }
+  server::RowTable& store() { return store_; }
 
  private:
-  server::RangeStore::Options StoreOptions() const {
-    server::RangeStore::Options store;
+  server::RowTable::Options StoreOptions() const {
+    server::RowTable::Options store;
     store.dim = options_.dim;
     store.salt = plan_.tables[0].salt;
     store.seed = plan_.tables[0].seed;
@@ -306,7 +306,7 @@ class Ours {
   const PushPullBenchOptions& options_;
   const job::ResolvedJob plan_;
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
-  server::RangeStore store_;
+  server::RowTable store_;
   std::unique_ptr<LoneShard> shard_;
   std::unique_ptr<client::Client> client_;
   int64_t step_ = 0;
@@ -465,7 +465,7 @@ class Comparison {
   // Draws new keys, then measures each side.
   absl::Status Pull(uint64_t* checksum) {
     NewKeys();
-    server::RangeStore& store = ours_[0]->store();
+    server::RowTable& store = ours_[0]->store();
     const Beside beside =
         TimeBeside(0, [&](const auto& keys) { store.Pull(keys, wanted_.span()); });
     for (size_t i = 0; i < ours_.size(); ++i) {
@@ -500,7 +500,7 @@ class Comparison {
 
   absl::Status Push() {
     NewKeys();
-    server::RangeStore& store = ours_[0]->store();
+    server::RowTable& store = ours_[0]->store();
     absl::Status pushed;
     const Beside beside = TimeBeside(1, [&](const auto& keys) {
       pushed.Update(store.Push(keys, gradients_.span(), Ours::kScale, Ours::kStep));

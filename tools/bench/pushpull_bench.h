@@ -6,7 +6,7 @@
 // Client and shard have endpoints of their own, as two processes would have (for ZeroMQ: a context
 // each, so an I/O thread each). Each transport has its own client and shard, with the same rows.
 // The bare trip uses DEALER and ROUTER with blocking calls; request and reply have as many parts
-// and bytes, and their memory is never touched. The store is one RangeStore with the same rows,
+// and bytes, and their memory is never touched. The store is one RowTable with the same rows,
 // optimizer and keys, called directly. All of them take turns trip by trip, because the speed of a
 // machine drifts. With several requests in flight they take turns repetition by repetition, and the
 // time of one trip is the time of all trips divided by their number.

@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "optim/optimizer.h"
 #include "server/page_arena.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 #include "tools/bench/machine.h"
 #include "tools/bench/stream_run.h"
 #include "xxhash.h"
@@ -62,9 +62,9 @@ absl::StatusOr<std::unique_ptr<optim::RowOptimizer>> MakeOptimizer(
   return optim::NewRowOptimizer(config);
 }
 
-server::RangeStore::Options StoreOptions(const StoreBenchOptions& options,
-                                         const optim::RowOptimizer* optimizer) {
-  server::RangeStore::Options store;
+server::RowTable::Options StoreOptions(const StoreBenchOptions& options,
+                                       const optim::RowOptimizer* optimizer) {
+  server::RowTable::Options store;
   store.dim = options.dim;
   store.salt = HashCombine(options.seed, 1);
   store.seed = HashCombine(options.seed, 2);
@@ -72,7 +72,7 @@ server::RangeStore::Options StoreOptions(const StoreBenchOptions& options,
   return store;
 }
 
-absl::Status Fill(server::RangeStore& store, uint64_t seed, int64_t rows) {
+absl::Status Fill(server::RowTable& store, uint64_t seed, int64_t rows) {
   std::vector<uint64_t> keys;
   std::vector<uint32_t> numbers(static_cast<size_t>(kFillKeys));
   for (int64_t row = store.size(); row < rows; row += static_cast<int64_t>(keys.size())) {
@@ -122,7 +122,7 @@ class PlainTable {
     if (rows_ != nullptr) arena_.Give(server::PageArena::Pages::kHuge, rows_, bytes_);
   }
 
-  absl::Status Init(const server::RangeStore& store) {
+  absl::Status Init(const server::RowTable& store) {
     dim_ = static_cast<size_t>(store.dim());
     bytes_ = static_cast<size_t>(store.size()) * dim_ * sizeof(float);
     TANDEM_ASSIGN_OR_RETURN(rows_, arena_.Take(server::PageArena::Pages::kHuge, bytes_));
@@ -130,7 +130,7 @@ class PlainTable {
     return absl::OkStatus();
   }
 
-  void Update(const server::RangeStore& store, uint32_t row) {
+  void Update(const server::RowTable& store, uint32_t row) {
     std::memcpy(Row(row), store.Weights(row).data(), dim_ * sizeof(float));
   }
 
@@ -264,7 +264,7 @@ class SpeedRun {
   }
 
   const StoreBenchOptions options_;
-  server::RangeStore store_;
+  server::RowTable store_;
   PlainTable plain_;
   Batch batch_;
   std::vector<float> gathered_, pulled_, gradients_;

@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
-#include "server/limited_rows.h"
+#include "server/row_limiter.h"
 
 namespace tandem::bench {
 namespace {
@@ -20,9 +20,9 @@ namespace {
 double ExpRatio(double x) { return std::abs(x) > 1e-8 ? std::expm1(x) / x : 1 + x / 2; }
 double LogRatio(double x) { return std::abs(x) > 1e-8 ? std::log1p(x) / x : 1 - x / 2; }
 
-server::RangeStore::Options WithLimits(const StoreBenchOptions& options,
-                                       server::RangeStore::Options store, server::PageArena* arena,
-                                       server::RowCounts* counts) {
+server::RowTable::Options WithLimits(const StoreBenchOptions& options,
+                                     server::RowTable::Options store, server::PageArena* arena,
+                                     server::RowCounts* counts) {
   store.arena = arena;
   store.counts = counts;
   if (options.eviction == Eviction::LRU) store.limits.most_rows = options.max_rows;
@@ -87,7 +87,7 @@ absl::Status CheckStream(const StoreBenchOptions& o) {
   return absl::OkStatus();
 }
 
-StreamRun::StreamRun(const StoreBenchOptions& options, server::RangeStore::Options store)
+StreamRun::StreamRun(const StoreBenchOptions& options, server::RowTable::Options store)
     : options_(options),
       store_(WithLimits(options, std::move(store), &arena_, &counts_)),
       ids_(options.stream, options.skew),
@@ -116,7 +116,7 @@ absl::Status StreamRun::PushBatch() {
   const double before = ThreadSeconds();
   TANDEM_RETURN_IF_ERROR(
       store_.Push(keys_, absl::MakeSpan(gradients_).first(floats), 0.5f, /*step=*/1));
-  if (store_.limits() != nullptr) store_.limits()->Advance(++version_);
+  store_.Advance(++version_);
   store_seconds_ += ThreadSeconds() - before;
   updates_ += keys_.size();
   return absl::OkStatus();

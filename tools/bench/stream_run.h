@@ -22,7 +22,7 @@
 #include "base/random.h"
 #include "optim/optimizer.h"
 #include "server/page_arena.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 #include "tools/bench/store_bench.h"
 
 namespace tandem::bench {
@@ -49,7 +49,7 @@ class ZipfNumbers {
 class StreamRun {
  public:
   // `optimizer` outlives this. `store`: without limits, which come from `options`.
-  StreamRun(const StoreBenchOptions& options, server::RangeStore::Options store);
+  StreamRun(const StoreBenchOptions& options, server::RowTable::Options store);
 
   // Prints a line each report_seconds, and one at the end.
   absl::Status Run(std::ostream& out);
@@ -62,7 +62,7 @@ class StreamRun {
   const StoreBenchOptions options_;
   server::PageArena arena_;
   server::RowCounts counts_;
-  server::RangeStore store_;
+  server::RowTable store_;
   const ZipfNumbers ids_;
   Random random_;
   std::vector<uint64_t> keys_;          // of a batch

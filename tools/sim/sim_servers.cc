@@ -12,9 +12,9 @@
 #include "job/job_budget.h"
 #include "scheduler/deal_ranges.h"
 #include "server/checkpoint_directory.h"
-#include "server/limited_rows.h"
 #include "server/replay.h"
 #include "server/row_copies.h"
+#include "server/row_limiter.h"
 
 namespace tandem::sim {
 namespace {
@@ -343,7 +343,7 @@ void SimServers::CheckShares(EndpointId id) {
     const double share = width == 0 ? 1.0 : std::ldexp(static_cast<double>(width), -64);
     const auto most =
         static_cast<int64_t>(std::ceil(share * static_cast<double>(plan.eviction.max_rows())));
-    const int64_t candidates = range->store().limits()->candidates();
+    const int64_t candidates = range->store().candidates();
     if (rows <= most && candidates <= most) continue;
     context_.Fail(absl::StrCat("range ", range->id(), " of table ", plan.name, " has ", rows,
                                " rows and ", candidates, " candidates; its share of max_rows is ",

@@ -14,8 +14,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
-#include "server/limited_rows.h"
 #include "server/range.h"
+#include "server/row_limiter.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/range_image.h"
 
@@ -240,7 +240,7 @@ TEST_F(LimitedRangeTest, AnIdCountsOnceAStep) {
   Use(PolicyOf(Policy::BSP));
   Step(0, {{1}, {1, 2}, {1}, {1}});
   EXPECT_EQ(Size(), 0);
-  EXPECT_EQ(range().store().limits()->candidates(), 2);
+  EXPECT_EQ(range().store().candidates(), 2);
   EXPECT_EQ(counts().refused, 2u);
   Step(1, {{}, {1}});
   EXPECT_EQ(Size(), 1);

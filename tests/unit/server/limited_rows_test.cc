@@ -1,6 +1,6 @@
 // Rows that come and go: a store with limits against a map of rows with clocks and counts, through
 // random calls, steps of the clock and copies in progress. Also the parts of the rules alone.
-#include "server/limited_rows.h"
+#include "server/row_limiter.h"
 
 #include <algorithm>
 #include <cstring>
@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 #include "tests/test_seed.h"
 
 namespace tandem {
@@ -28,10 +28,10 @@ namespace {
 using server::Candidate;
 using server::CandidateValues;
 using server::EvictedKeys;
-using server::RangeStore;
 using server::RowCounts;
 using server::RowIndex;
 using server::RowLimits;
+using server::RowTable;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -69,7 +69,7 @@ struct ModelState {
 // clocks LRU takes the largest hash first.
 class Model {
  public:
-  Model(const RangeStore::Options& options, const RowIndex& hashes)
+  Model(const RowTable::Options& options, const RowIndex& hashes)
       : options_(options), limits_(options.limits), hashes_(hashes) {}
 
   void Advance(int64_t version) {
@@ -188,7 +188,7 @@ class Model {
     return {entry.second.clock, ~hashes_.Hash(entry.first)};
   }
 
-  const RangeStore::Options options_;
+  const RowTable::Options options_;
   const RowLimits limits_;
   const RowIndex& hashes_;
   ModelState state_;
@@ -211,7 +211,7 @@ class LimitedRun {
       return may_grow_;
     };
     options_.counts = &counts_;
-    store_ = std::make_unique<RangeStore>(options_);
+    store_ = std::make_unique<RowTable>(options_);
     model_ = std::make_unique<Model>(options_, hashes_);
   }
 
@@ -248,8 +248,7 @@ class LimitedRun {
     const int64_t versions = 3 * (std::max(limits.most_age, limits.within) + 2);
     for (int64_t i = 0; i < versions; ++i) MoveTo(version() + 1);
     EXPECT_EQ(store_->size(), static_cast<int64_t>(model_->state().rows.size()));
-    EXPECT_EQ(store_->limits()->candidates(),
-              static_cast<int64_t>(model_->state().candidates.size()));
+    EXPECT_EQ(store_->candidates(), static_cast<int64_t>(model_->state().candidates.size()));
     EXPECT_EQ(counts_.admitted, model_->created());
     EXPECT_EQ(counts_.refused, model_->refused());
     EXPECT_EQ(counts_.admitted - counts_.evicted, static_cast<uint64_t>(store_->size()));
@@ -295,8 +294,7 @@ class LimitedRun {
       ASSERT_EQ(store_->Weights(numbers[i]), absl::MakeConstSpan(row->second.weights));
       ASSERT_EQ(store_->Slots(numbers[i]), absl::MakeConstSpan(row->second.slots));
       if (options_.limits.most_age == 0) continue;
-      ASSERT_EQ(store_->limits()->PresentUntil(keys_[i]),
-                row->second.clock + options_.limits.most_age);
+      ASSERT_EQ(store_->PresentUntil(keys_[i]), row->second.clock + options_.limits.most_age);
     }
   }
   void Update() {
@@ -342,7 +340,7 @@ class LimitedRun {
     MoveTo(version() + by);
   }
   void MoveTo(int64_t version) {
-    store_->limits()->Advance(version);
+    store_->Advance(version);
     model_->Advance(version);
   }
 
@@ -396,13 +394,13 @@ class LimitedRun {
     copy_.reset();
   }
 
-  RangeStore::Options options_;
+  RowTable::Options options_;
   Random random_;
   server::PageArena arena_;
   const RowIndex hashes_{0x5a17, 0, &arena_};
   RowCounts counts_;
   bool may_grow_ = true;
-  std::unique_ptr<RangeStore> store_;
+  std::unique_ptr<RowTable> store_;
   std::unique_ptr<Model> model_;
   std::vector<uint64_t> keys_;
   std::shared_ptr<server::CopyBlocks> blocks_ = std::make_shared<server::CopyBlocks>();
@@ -454,7 +452,7 @@ std::vector<Kind> Kinds() {
   return kinds;
 }
 
-TEST(LimitedRowsTest, AgreesWithAMapOfClocksAndCounts) {
+TEST(RowLimiterTest, AgreesWithAMapOfClocksAndCounts) {
   const auto optimizer = NewAdagrad();
   for (const Kind& kind : Kinds()) {
     uint64_t copies = 0, evicted = 0, refused = 0;
@@ -488,7 +486,7 @@ class LimitedStoreTest : public ::testing::Test {
     arena_ = nullptr;
     budget_ = std::make_unique<server::MemoryBudget>(most_bytes);
     arena_ = std::make_unique<server::PageArena>(budget_.get());
-    RangeStore::Options options;
+    RowTable::Options options;
     options.arena = arena_.get();
     options.dim = kDim;
     options.salt = 3;
@@ -496,7 +494,7 @@ class LimitedStoreTest : public ::testing::Test {
     options.optimizer = optimizer_.get();
     options.limits = limits;
     options.counts = &counts_;
-    store_ = std::make_unique<RangeStore>(options);
+    store_ = std::make_unique<RowTable>(options);
   }
   std::vector<uint32_t> Update(const std::vector<uint64_t>& keys,
                                const std::vector<int64_t>& read_at = {}) {
@@ -515,7 +513,7 @@ class LimitedStoreTest : public ::testing::Test {
   RowCounts counts_;
   std::unique_ptr<server::MemoryBudget> budget_;
   std::unique_ptr<server::PageArena> arena_;
-  std::unique_ptr<RangeStore> store_;
+  std::unique_ptr<RowTable> store_;
 };
 
 // Half of all updates are of 200 keys, the others of keys that never come back. The range keeps the
@@ -533,7 +531,7 @@ TEST_F(LimitedStoreTest, LruKeepsTheRowsThatAreUsed) {
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     ASSERT_THAT(Update(keys), ::testing::Not(::testing::Contains(kNoRow)));
-    store_->limits()->Advance(version);
+    store_->Advance(version);
     ASSERT_LE(store_->size(), limits.most_rows);
   }
   int64_t used = 0;
@@ -553,7 +551,7 @@ TEST_F(LimitedStoreTest, AnUpdateThatIsTooLargeIsRefusedInPart) {
   std::vector<uint32_t> rows = Update(keys);
   EXPECT_EQ(std::count(rows.begin(), rows.end(), kNoRow), 4000);
   EXPECT_EQ(counts_.refused, 4000u);
-  store_->limits()->Advance(1);
+  store_->Advance(1);
   for (uint64_t& key : keys) key = ~key;
   rows = Update(keys);
   EXPECT_EQ(std::count(rows.begin(), rows.end(), kNoRow), 4000);
@@ -574,14 +572,14 @@ TEST_F(LimitedStoreTest, TheSweepErasesWhatIsTooOld) {
   keys.resize(10'000);
   Update(keys);
   EXPECT_EQ(store_->size(), 10'000);
-  EXPECT_EQ(store_->limits()->candidates(), 10'000);
-  for (int64_t version = 1; version <= 50; ++version) store_->limits()->Advance(version);
+  EXPECT_EQ(store_->candidates(), 10'000);
+  for (int64_t version = 1; version <= 50; ++version) store_->Advance(version);
   EXPECT_EQ(store_->size(), 10'000) << "not older than 50 yet";
-  EXPECT_EQ(store_->limits()->candidates(), 10'000);
+  EXPECT_EQ(store_->candidates(), 10'000);
   const size_t bytes = arena_->resident();
-  for (int64_t version = 51; version <= 200; ++version) store_->limits()->Advance(version);
+  for (int64_t version = 51; version <= 200; ++version) store_->Advance(version);
   EXPECT_EQ(store_->size(), 0);
-  EXPECT_EQ(store_->limits()->candidates(), 0);
+  EXPECT_EQ(store_->candidates(), 0);
   EXPECT_EQ(counts_.evicted, 10'000u);
   EXPECT_LE(arena_->resident(), bytes / 20);
   Update(keys);
@@ -600,7 +598,7 @@ TEST_F(LimitedStoreTest, TheSweepKeepsUpWithNewRows) {
   for (int64_t version = 1; version <= 40; ++version) {
     for (uint64_t& key : keys) key = Mix64(next++);
     Update(keys);
-    store_->limits()->Advance(version);
+    store_->Advance(version);
   }
   EXPECT_LE(store_->size(), 80'000) << "of 400,000; some 20,000 are not too old";
 }
@@ -615,16 +613,16 @@ TEST_F(LimitedStoreTest, TheSweepOwesNothingToAnEmptyIndex) {
     std::vector<uint64_t> keys(20'000);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(run << 32 | i);
     Update(keys);
-    for (int64_t version = 1; version <= 200; ++version) store_->limits()->Advance(version);
+    for (int64_t version = 1; version <= 200; ++version) store_->Advance(version);
     ASSERT_EQ(store_->size(), 0);
     Update({run});
     for (int64_t version = 201; version <= 290; ++version) {
-      store_->limits()->Advance(version);
+      store_->Advance(version);
       if (version == 210) Update({run});
     }
     EXPECT_FALSE(Has(run)) << "too old from version 261 on";
     EXPECT_EQ(store_->size(), 1) << "the sweep was there at about version 250, and comes again";
-    for (int64_t version = 291; version <= 400; ++version) store_->limits()->Advance(version);
+    for (int64_t version = 291; version <= 400; ++version) store_->Advance(version);
     EXPECT_EQ(store_->size(), 0);
   }
 }
@@ -637,7 +635,7 @@ TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
   limits.threshold = 2;
   for (const bool keeps : {false, true}) {
     Start(limits);
-    store_->limits()->settings().keeps_numbers = keeps;
+    store_->settings().keeps_numbers = keeps;
     std::vector<uint64_t> keys(5000);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
     Update(keys);
@@ -645,13 +643,13 @@ TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
     const std::vector<uint64_t> kept(keys.end() - 500, keys.end());
     const size_t bytes = arena_->resident();
     for (int64_t version = 1; version <= 80; ++version) {
-      store_->limits()->Advance(version);
+      store_->Advance(version);
       if (version % 40 == 0) Update(kept);
     }
     Update({1'000'001});  // a candidate
     std::vector<float> before(kept.size() * kDim), after(before);
     store_->Pull(kept, absl::MakeSpan(before));
-    for (int64_t version = 81; version <= 130; ++version) store_->limits()->Advance(version);
+    for (int64_t version = 81; version <= 130; ++version) store_->Advance(version);
     EXPECT_EQ(store_->size(), 500);
     std::vector<uint32_t> rows(kept.size());
     store_->Find(kept, absl::MakeSpan(rows));
@@ -662,10 +660,10 @@ TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
     EXPECT_EQ(arena_->resident() < bytes / 2, !keeps);
     EXPECT_EQ(store_->Pull(kept, absl::MakeSpan(after)), 0u);
     EXPECT_EQ(after, before);
-    EXPECT_EQ(store_->limits()->PresentUntil(kept[7]), 130);
-    EXPECT_EQ(store_->limits()->candidates(), 1);
+    EXPECT_EQ(store_->PresentUntil(kept[7]), 130);
+    EXPECT_EQ(store_->candidates(), 1);
     EXPECT_NE(Update({1'000'001})[0], kNoRow) << "its second update";
-    store_->limits()->Advance(131);
+    store_->Advance(131);
     EXPECT_FALSE(Has(kept[7]));
     EXPECT_TRUE(Has(1'000'001));
   }
@@ -681,7 +679,7 @@ TEST_F(LimitedStoreTest, NoMemoryEvictsWithAtBudget) {
     Start(limits, size_t{256} << 10);
     int64_t version = 0;
     for (uint64_t key = 0; key < 20'000; ++key) {
-      if (key % 50 == 0) store_->limits()->Advance(++version);
+      if (key % 50 == 0) store_->Advance(++version);
       for (int i = 0; i < threshold; ++i) {
         uint32_t row = 0;
         TANDEM_CHECK_OK(store_->RowsForUpdate({&key, 1}, {}, {&row, 1}));
@@ -727,8 +725,8 @@ TEST_F(LimitedStoreTest, ALoadWithShareZeroKeepsOneRow) {
   const std::vector<uint64_t> keys = {1, 2, 3};
   const std::vector<float> weights(keys.size() * kDim), slots(weights);
   const std::vector<uint32_t> ages = {3, 1, 2};
-  store_->limits()->settings().load_share = 0;
-  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
+  store_->settings().load_share = 0;
+  TANDEM_CHECK_OK(store_->Load(keys, weights, slots, ages));
   EXPECT_EQ(store_->size(), 1);
   EXPECT_TRUE(Has(2)) << "the newest";
 }
@@ -741,18 +739,18 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   const std::vector<uint64_t> keys = {1, 2, 3, 4};
   const std::vector<float> weights(keys.size() * kDim), slots(weights);
   const std::vector<uint32_t> ages = {4, 3, 2, 1};
-  store_->limits()->settings().lists_evicted = true;
-  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
+  store_->settings().lists_evicted = true;
+  TANDEM_CHECK_OK(store_->Load(keys, weights, slots, ages));
   EXPECT_FALSE(Has(1));
-  EXPECT_THAT(store_->limits()->TakeEvicted(), IsEmpty());
-  store_->limits()->Advance(1);
+  EXPECT_THAT(store_->TakeEvicted(), IsEmpty());
+  store_->Advance(1);
   Update({1, 2}, {/*read_at=*/0, 0});
   EXPECT_TRUE(Has(1));
   EXPECT_EQ(counts_.admitted, 2u);
   EXPECT_EQ(counts_.evicted, 2u);
   EXPECT_EQ(counts_.came_back, 0u);
   EXPECT_EQ(counts_.to_fresh_rows, 0u);
-  EXPECT_THAT(store_->limits()->TakeEvicted(), UnorderedElementsAre(3, 4));
+  EXPECT_THAT(store_->TakeEvicted(), UnorderedElementsAre(3, 4));
 }
 
 // A row that comes back begins anew. Updates that were computed from its former life are counted,
@@ -764,7 +762,7 @@ TEST_F(LimitedStoreTest, ARowThatComesBackIsFresh) {
   Update({1});
   std::vector<float> first(kDim), again(kDim);
   store_->Pull(std::vector<uint64_t>{1}, absl::MakeSpan(first));
-  for (int64_t version = 1; version <= 12; ++version) store_->limits()->Advance(version);
+  for (int64_t version = 1; version <= 12; ++version) store_->Advance(version);
   EXPECT_FALSE(Has(1));
   Update({1, 2}, {/*read_at=*/10, 10});
   store_->Pull(std::vector<uint64_t>{1}, absl::MakeSpan(again));
@@ -772,11 +770,11 @@ TEST_F(LimitedStoreTest, ARowThatComesBackIsFresh) {
   EXPECT_EQ(counts_.to_fresh_rows, 1u) << "at version 10 the row was there; row 2 is new";
   EXPECT_EQ(counts_.sampled, 1u);
   EXPECT_EQ(counts_.came_back, 1u);
-  store_->limits()->Advance(13);
+  store_->Advance(13);
   Update({1}, {/*read_at=*/10});
   EXPECT_EQ(counts_.to_fresh_rows, 2u);
   Update({1}, {/*read_at=*/11});
-  Update({1}, {server::LimitedRows::kUnknownRead});
+  Update({1}, {server::RowLimiter::kUnknownRead});
   EXPECT_EQ(counts_.to_fresh_rows, 2u) << "at version 11 it was gone";
 }
 
@@ -786,7 +784,7 @@ TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
   limits.most_rows = 100;
   limits.threshold = 3;
   Start(limits);
-  store_->limits()->StartAt(5);  // rows may be older than the run
+  store_->StartAt(5);  // rows may be older than the run
   std::vector<uint64_t> keys(200);
   std::vector<uint32_t> ages(200);
   for (uint32_t i = 0; i < 200; ++i) {
@@ -794,7 +792,7 @@ TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
     ages[i] = 1 + (i * 77) % 200;
   }
   const std::vector<float> weights(200 * kDim, 1), slots(200 * kDim, 2);
-  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, slots, ages, /*loads=*/true));
+  TANDEM_CHECK_OK(store_->Load(keys, weights, slots, ages));
   EXPECT_EQ(store_->size(), 100);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (ages[i] <= 50) {
@@ -806,12 +804,11 @@ TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
   }
   EXPECT_EQ(counts_.admitted + counts_.evicted + counts_.refused, 0u) << "of the run before";
   for (uint64_t i = 0; i < 300; ++i) {
-    TANDEM_CHECK_OK(
-        store_->limits()->SetCandidate({Mix64(1000 + i), 2, static_cast<uint32_t>(i % 7)}));
+    TANDEM_CHECK_OK(store_->SetCandidate({Mix64(1000 + i), 2, static_cast<uint32_t>(i % 7)}));
   }
-  EXPECT_EQ(store_->limits()->candidates(), 100) << "at most as many as rows";
-  TANDEM_CHECK_OK(store_->limits()->SetCandidate({keys[0], 1, 0}));
-  EXPECT_EQ(store_->limits()->candidates(), 100) << "it has a row, or there is no older candidate";
+  EXPECT_EQ(store_->candidates(), 100) << "at most as many as rows";
+  TANDEM_CHECK_OK(store_->SetCandidate({keys[0], 1, 0}));
+  EXPECT_EQ(store_->candidates(), 100) << "it has a row, or there is no older candidate";
 }
 
 TEST_F(LimitedStoreTest, ALoadedCandidateGoesOnCounting) {
@@ -819,12 +816,12 @@ TEST_F(LimitedStoreTest, ALoadedCandidateGoesOnCounting) {
   limits.threshold = 3;
   limits.within = 100;
   Start(limits);
-  TANDEM_CHECK_OK(store_->limits()->SetCandidate({7, 2, 100}));
-  TANDEM_CHECK_OK(store_->limits()->SetCandidate({8, 2, 101}));  // too old
-  TANDEM_CHECK_OK(store_->limits()->SetCandidate({9, 100, 0}));  // of a job with another threshold
-  EXPECT_EQ(store_->limits()->candidates(), 2);
+  TANDEM_CHECK_OK(store_->SetCandidate({7, 2, 100}));
+  TANDEM_CHECK_OK(store_->SetCandidate({8, 2, 101}));  // too old
+  TANDEM_CHECK_OK(store_->SetCandidate({9, 100, 0}));  // of a job with another threshold
+  EXPECT_EQ(store_->candidates(), 2);
   EXPECT_THAT(Update({7, 8, 9}), ElementsAre(0u, kNoRow, 1u));
-  store_->limits()->Advance(1);
+  store_->Advance(1);
   EXPECT_THAT(Update({8}), Each(kNoRow));
   EXPECT_THAT(Update({8}), Each(2u));
 }
@@ -837,8 +834,8 @@ TEST_F(LimitedStoreTest, ALoadedAgeIsNeverTooLarge) {
   const std::vector<uint64_t> keys = {1, 2};
   const std::vector<uint32_t> ages = {~uint32_t{0}, 5};
   const std::vector<float> weights(2 * kDim, 1);
-  TANDEM_CHECK_OK(store_->limits()->SetRows(keys, weights, {}, ages, /*loads=*/true));
-  store_->limits()->Advance(1);
+  TANDEM_CHECK_OK(store_->Load(keys, weights, {}, ages));
+  store_->Advance(1);
   Update({3});
   EXPECT_FALSE(Has(1)) << "the oldest";
   EXPECT_TRUE(Has(2));
@@ -858,10 +855,10 @@ TEST_F(LimitedStoreTest, ACopyDoesNotShowWhenTheSweepWasThere) {
   };
   constexpr int64_t kStep = CandidateValues::kMostUnits / 4;
   int64_t version = 0;
-  for (; version <= 3 * kStep; version += kStep) store_->limits()->Advance(version);
+  for (; version <= 3 * kStep; version += kStep) store_->Advance(version);
   EXPECT_EQ(age(), 3 * kStep);
   for (; version <= 12 * kStep + 12; version += kStep + 1) {
-    store_->limits()->Advance(version);
+    store_->Advance(version);
     EXPECT_EQ(age(), CandidateValues::kMostUnits) << version;
   }
 }

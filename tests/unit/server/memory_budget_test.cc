@@ -16,8 +16,8 @@
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
 #include "server/page_arena.h"
-#include "server/range_store.h"
 #include "server/row_copies.h"
+#include "server/row_table.h"
 #include "tests/sanitized.h"
 
 namespace tandem {
@@ -168,11 +168,11 @@ TEST(MemoryBudgetTest, CountsWhatTheSystemSays) {
   const auto optimizer = *optim::NewRowOptimizer(config);
   MemoryBudget budget(size_t{8} << 30, ResidentBytes());
   server::PageArena arena(&budget);
-  server::RangeStore::Options options;
+  server::RowTable::Options options;
   options.dim = 16;
   options.optimizer = optimizer.get();
   options.arena = &arena;
-  server::RangeStore store(options);
+  server::RowTable store(options);
   const auto expect_near = [&budget] {
     const auto used = static_cast<double>(budget.used());
     EXPECT_NEAR(static_cast<double>(ResidentBytes()), used, 64.0 * kMiB);

@@ -21,7 +21,7 @@
 #include "optim/optimizer.h"
 #include "server/growable_memory.h"
 #include "server/memory_budget.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 #include "tests/sanitized.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/limited_child.h"
@@ -339,8 +339,8 @@ std::unique_ptr<optim::RowOptimizer> MakeOptimizer() {
   return *optim::NewRowOptimizer(config);
 }
 
-server::RangeStore::Options MakeOptions(const optim::RowOptimizer* optimizer, PageArena* arena) {
-  server::RangeStore::Options options;
+server::RowTable::Options MakeOptions(const optim::RowOptimizer* optimizer, PageArena* arena) {
+  server::RowTable::Options options;
   options.dim = 16;
   options.salt = 7;
   options.optimizer = optimizer;
@@ -354,9 +354,9 @@ TEST(ManyRangesTest, ShareAFewMappings) {
   const auto optimizer = MakeOptimizer();
   PageArena arena;
   const size_t before = Mappings();
-  std::vector<std::unique_ptr<server::RangeStore>> ranges;
+  std::vector<std::unique_ptr<server::RowTable>> ranges;
   for (size_t i = 0; i < count; ++i) {
-    ranges.push_back(std::make_unique<server::RangeStore>(MakeOptions(optimizer.get(), &arena)));
+    ranges.push_back(std::make_unique<server::RowTable>(MakeOptions(optimizer.get(), &arena)));
   }
   EXPECT_EQ(arena.resident(), 0u) << "a range without rows takes no memory of the arena";
   for (size_t i = 0; i < count; ++i) {
@@ -370,7 +370,7 @@ TEST(ManyRangesTest, ShareAFewMappings) {
   for (size_t i = 0; i < count; i += 997) {
     const uint64_t key = Mix64(i);
     ASSERT_EQ(ranges[i]->size(), 1);
-    server::RangeStore(MakeOptions(optimizer.get(), &arena)).Pull({&key, 1}, absl::MakeSpan(want));
+    server::RowTable(MakeOptions(optimizer.get(), &arena)).Pull({&key, 1}, absl::MakeSpan(want));
     ranges[i]->Pull({&key, 1}, absl::MakeSpan(row));
     ASSERT_EQ(row, want);
   }
@@ -387,13 +387,13 @@ TEST(ManyRangesTest, TheCountIsThatOfTheSystem) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer needs memory of its own";
   const auto optimizer = MakeOptimizer();
   PageArena arena;
-  std::vector<std::unique_ptr<server::RangeStore>> ranges;
+  std::vector<std::unique_ptr<server::RowTable>> ranges;
   std::vector<uint64_t> keys(5000);
   std::vector<uint32_t> numbers(keys.size());
   ranges.reserve(100);
   const size_t before = Resident();
   for (uint64_t r = 0; r < 100; ++r) {
-    ranges.push_back(std::make_unique<server::RangeStore>(MakeOptions(optimizer.get(), &arena)));
+    ranges.push_back(std::make_unique<server::RowTable>(MakeOptions(optimizer.get(), &arena)));
     const uint64_t batches = r == 0 ? 60 : 1;  // the first range is large
     for (uint64_t b = 0; b < batches; ++b) {
       for (size_t i = 0; i < keys.size(); ++i) keys[i] = HashCombine(r, b * keys.size() + i);

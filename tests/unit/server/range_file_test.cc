@@ -458,8 +458,8 @@ std::unique_ptr<optim::RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
   return *optim::NewRowOptimizer(config);
 }
 
-server::RangeStore::Options StoreOptions(const optim::RowOptimizer* optimizer) {
-  server::RangeStore::Options options;
+server::RowTable::Options StoreOptions(const optim::RowOptimizer* optimizer) {
+  server::RowTable::Options options;
   options.dim = 4;
   options.salt = TestSeed();
   options.seed = 99;
@@ -468,7 +468,7 @@ server::RangeStore::Options StoreOptions(const optim::RowOptimizer* optimizer) {
   return options;
 }
 
-void Fill(server::RangeStore& store, uint64_t keys) {
+void Fill(server::RowTable& store, uint64_t keys) {
   std::vector<uint64_t> some(keys);
   for (uint64_t i = 0; i < keys; ++i) some[i] = i * 977;
   std::vector<float> gradients(keys * 4);
@@ -476,7 +476,7 @@ void Fill(server::RangeStore& store, uint64_t keys) {
   TANDEM_CHECK_OK(store.Push(some, gradients, 1, /*step=*/1));
 }
 
-server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, uint64_t end = 0) {
+server::RangeImage ImageOf(const server::RowTable& store, uint64_t begin = 0, uint64_t end = 0) {
   server::RangeImage image;
   image.table = "users";
   image.optimizer = "rowwise_adagrad";
@@ -495,11 +495,11 @@ server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, 
   return image;
 }
 
-std::string FileOf(const server::RangeStore& store) { return server::EncodeRange(ImageOf(store)); }
+std::string FileOf(const server::RowTable& store) { return server::EncodeRange(ImageOf(store)); }
 
 TEST(LoadIntoTest, ALoadedStoreCheckpointsTheSameBytes) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  server::RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
   Fill(store, 10'000);
   const auto image = server::DecodeRange(Bytes(FileOf(store)));
   ASSERT_TRUE(image.ok()) << image.status();
@@ -510,15 +510,15 @@ TEST(LoadIntoTest, ALoadedStoreCheckpointsTheSameBytes) {
 // One file into three ranges, then the three back into one: nothing lost, nothing twice.
 TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  server::RangeStore store(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get()));
   Fill(store, 3000);
   const server::RangeImage image = ImageOf(store);
   const uint64_t cut = uint64_t{1} << 62;
   const uint64_t bounds[] = {0, cut, 3 * cut, 0};
-  server::RangeStore merged(StoreOptions(optimizer.get()));
+  server::RowTable merged(StoreOptions(optimizer.get()));
   int64_t rows = 0;
   for (int r = 0; r < 3; ++r) {
-    server::RangeStore part(StoreOptions(optimizer.get()));
+    server::RowTable part(StoreOptions(optimizer.get()));
     ASSERT_TRUE(server::LoadInto(image, bounds[r], bounds[r + 1], &part).ok());
     for (const uint64_t key : SortedKeys(part)) {
       const uint64_t position = Position(TestSeed(), key);
@@ -543,11 +543,11 @@ double ProcessorSeconds() {
 
 // Loads an image into ranges of equal width, each in a store of its own. Returns the time.
 double LoadIntoRanges(const server::RangeImage& image, uint64_t ranges,
-                      const server::RangeStore::Options& options,
-                      std::vector<std::unique_ptr<server::RangeStore>>* stores) {
+                      const server::RowTable::Options& options,
+                      std::vector<std::unique_ptr<server::RowTable>>* stores) {
   const uint64_t width = ~uint64_t{0} / ranges;
   for (uint64_t r = 0; r < ranges; ++r) {
-    stores->push_back(std::make_unique<server::RangeStore>(options));
+    stores->push_back(std::make_unique<server::RowTable>(options));
   }
   const double begun = ProcessorSeconds();
   for (uint64_t r = 0; r < ranges; ++r) {
@@ -561,8 +561,8 @@ double LoadIntoRanges(const server::RangeImage& image, uint64_t ranges,
 // range looks at the rows of the others: the time grows with the rows, not with rows times ranges.
 TEST(LoadIntoTest, AnImageThatIsOrderedOnceLoadsLikeOneThatIsNot) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  const server::RangeStore::Options options = StoreOptions(optimizer.get());
-  server::RangeStore store(options);
+  const server::RowTable::Options options = StoreOptions(optimizer.get());
+  server::RowTable store(options);
   Fill(store, 20'000);
   server::RangeImage image = ImageOf(store);
   std::reverse(image.keys.begin(), image.keys.end());  // with the weights and slots of other keys
@@ -581,7 +581,7 @@ TEST(LoadIntoTest, AnImageThatIsOrderedOnceLoadsLikeOneThatIsNot) {
               Position(TestSeed(), ordered.candidates[i].key));
   }
   constexpr uint64_t kRanges = 500;
-  std::vector<std::unique_ptr<server::RangeStore>> by_scan, by_order;
+  std::vector<std::unique_ptr<server::RowTable>> by_scan, by_order;
   const double scan = LoadIntoRanges(image, kRanges, options, &by_scan);
   const double order = LoadIntoRanges(ordered, kRanges, options, &by_order);
   int64_t rows = 0;
@@ -595,33 +595,33 @@ TEST(LoadIntoTest, AnImageThatIsOrderedOnceLoadsLikeOneThatIsNot) {
 
 TEST(LoadIntoTest, AMismatchIsRefusedByNameAndChangesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  server::RangeStore store(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get()));
   Fill(store, 10);
   const server::RangeImage good = ImageOf(store);
-  const auto expect_refused = [&](const server::RangeImage& image, server::RangeStore& into,
+  const auto expect_refused = [&](const server::RangeImage& image, server::RowTable& into,
                                   const char* name) {
     const absl::Status status = server::LoadInto(image, 0, 0, &into);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
     EXPECT_EQ(into.size(), 0);
   };
-  server::RangeStore empty(StoreOptions(optimizer.get()));
+  server::RowTable empty(StoreOptions(optimizer.get()));
   server::RangeImage other = good;
   other.table = "items";
   expect_refused(other, empty, "\"items\"");
   other = good;
   other.optimizer = "adam";
   expect_refused(other, empty, "\"adam\"");
-  server::RangeStore::Options wide = StoreOptions(optimizer.get());
+  server::RowTable::Options wide = StoreOptions(optimizer.get());
   wide.dim = 8;
-  server::RangeStore wide_store(wide);
+  server::RowTable wide_store(wide);
   expect_refused(good, wide_store, "dim \"4\"");
   const auto sgd = MakeOptimizer(Optimizer::SGD);
-  server::RangeStore sgd_store(StoreOptions(sgd.get()));
+  server::RowTable sgd_store(StoreOptions(sgd.get()));
   expect_refused(good, sgd_store, "\"sgd\"");
-  server::RangeStore::Options unnamed = StoreOptions(optimizer.get());
+  server::RowTable::Options unnamed = StoreOptions(optimizer.get());
   unnamed.table.clear();
-  server::RangeStore unnamed_store(unnamed);
+  server::RowTable unnamed_store(unnamed);
   EXPECT_TRUE(server::LoadInto(good, 0, 0, &unnamed_store).ok())
       << "a store without a name takes any";
 }

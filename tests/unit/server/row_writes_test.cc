@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
-#include "server/range_store.h"
 #include "server/row_index.h"
+#include "server/row_table.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/sorted_keys.h"
 
@@ -33,8 +33,8 @@ std::unique_ptr<optim::RowOptimizer> ProgramsOwn() {
   return *optim::NewRowOptimizer(config, kState);
 }
 
-server::RangeStore::Options StoreOptions(const optim::RowOptimizer* optimizer) {
-  server::RangeStore::Options options;
+server::RowTable::Options StoreOptions(const optim::RowOptimizer* optimizer) {
+  server::RowTable::Options options;
   options.dim = kDim;
   options.salt = 0x5a17;
   options.optimizer = optimizer;
@@ -123,7 +123,7 @@ class Rows {
  public:
   explicit Rows(Random* random) : random_(random) {}
 
-  server::RangeStore& store() { return store_; }
+  server::RowTable& store() { return store_; }
   std::map<uint64_t, Row>& model() { return model_; }
 
   void Write(server::RowWrites* writes, uint64_t writer, int64_t number) {
@@ -193,7 +193,7 @@ class Rows {
 
   Random* const random_;
   const std::unique_ptr<optim::RowOptimizer> optimizer_ = ProgramsOwn();
-  server::RangeStore store_{StoreOptions(optimizer_.get())};
+  server::RowTable store_{StoreOptions(optimizer_.get())};
   std::map<uint64_t, Row> model_;
   StoreAction action_ = StoreAction::kAssign;
   std::vector<uint64_t> keys_, changed_;
@@ -228,7 +228,7 @@ TEST(RowWritesTest, AgreesWithAMap) {
 TEST(RowWritesTest, RoomOfErasedRowsIsUsedAgain) {
   Random random(TestSeed());
   const auto optimizer = ProgramsOwn();
-  server::RangeStore store(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get()));
   server::RowWrites writes;
   std::vector<uint64_t> keys(4000), changed;
   std::vector<float> values(keys.size() * kWidth, 1);
@@ -248,7 +248,7 @@ TEST(RowWritesTest, RoomOfErasedRowsIsUsedAgain) {
 // The copy of a write that comes late: after a later one of its writer, or of another one.
 TEST(RowWritesTest, LateCopiesChangeNothing) {
   const auto optimizer = ProgramsOwn();
-  server::RangeStore store(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get()));
   server::RowWrites writes;
   const uint64_t key = 5;
   const auto assign = [&](uint64_t writer, int64_t number, float value) {
@@ -272,7 +272,7 @@ TEST(RowWritesTest, LateCopiesChangeNothing) {
 
 TEST(RowWritesTest, ForgetsTheWriterThatIsSilentForLongest) {
   const auto optimizer = ProgramsOwn();
-  server::RangeStore store(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get()));
   server::RowWrites writes;
   std::vector<uint64_t> changed;
   for (uint64_t writer = 1; writer <= 2 * server::RowWrites::kMostWriters; ++writer) {
@@ -288,7 +288,7 @@ TEST(RowWritesTest, ForgetsTheWriterThatIsSilentForLongest) {
 
 TEST(RowWritesTest, RefusesBytesThatAreNotItsOwn) {
   const auto optimizer = ProgramsOwn();
-  server::RangeStore store(StoreOptions(optimizer.get()));
+  server::RowTable store(StoreOptions(optimizer.get()));
   server::RowWrites writes;
   std::vector<uint64_t> changed;
   const std::vector<uint64_t> keys(20, 3);

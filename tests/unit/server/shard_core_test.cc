@@ -1042,7 +1042,7 @@ TEST_F(ShardBudgetTest, LoadedRowsHaveNotGrown) {
       plan_.tables[0].frozen = frozen;
       shard_ = NewShard(kServer0, &budget_);
       shard_->OnView(now_, map_, &effects_);
-      server::RangeStore& store = shard_->ranges().Owned()[0]->store();
+      server::RowTable& store = shard_->ranges().Owned()[0]->store();
       for (int64_t part = 0; !budget_.nearly_full() && (full || part < 10); ++part) {
         const auto first = keys_.begin() + static_cast<std::ptrdiff_t>(kPushed) * part;
         ASSERT_EQ(store.Assign({&*first, kPushed}, std::vector<float>(kDim * kPushed, 1.0f), {}),

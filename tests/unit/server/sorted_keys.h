@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "server/range_store.h"
+#include "server/row_table.h"
 
 namespace tandem {
 
-inline std::vector<uint64_t> SortedKeys(const server::RangeStore& store) {
+inline std::vector<uint64_t> SortedKeys(const server::RowTable& store) {
   std::vector<uint64_t> keys;
   std::vector<uint32_t> numbers;
   store.Scan(0, static_cast<size_t>(store.size()) + 1, &keys, &numbers);

@@ -1,6 +1,6 @@
 // The range store against the simplest thing that could work, and what it promises about memory:
 // how much it takes, when it moves, and that a steady state allocates nothing.
-#include "server/range_store.h"
+#include "server/row_table.h"
 
 #include <sys/mman.h>
 
@@ -34,8 +34,8 @@ std::unique_ptr<optim::RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
   return *optim::NewRowOptimizer(config);
 }
 
-server::RangeStore::Options MakeOptions(const optim::RowOptimizer* optimizer, int dim) {
-  server::RangeStore::Options options;
+server::RowTable::Options MakeOptions(const optim::RowOptimizer* optimizer, int dim) {
+  server::RowTable::Options options;
   options.dim = dim;
   options.salt = 0x5a17;
   options.seed = 0x5eed;
@@ -46,7 +46,7 @@ server::RangeStore::Options MakeOptions(const optim::RowOptimizer* optimizer, in
 // The model: a map of vectors, one row at a time.
 class ModelStore {
  public:
-  explicit ModelStore(const server::RangeStore::Options& options) : options_(options) {}
+  explicit ModelStore(const server::RowTable::Options& options) : options_(options) {}
 
   struct Row {
     std::vector<float> weights, slots;
@@ -77,14 +77,14 @@ class ModelStore {
   const std::unordered_map<uint64_t, Row>& rows() const { return rows_; }
 
  private:
-  const server::RangeStore::Options options_;
+  const server::RowTable::Options options_;
   std::unordered_map<uint64_t, Row> rows_;
 };
 
 // Drives a store and its model with the same random calls and compares all they answer.
 class ModelRun {
  public:
-  ModelRun(const server::RangeStore::Options& options, uint64_t seed)
+  ModelRun(const server::RowTable::Options& options, uint64_t seed)
       : store_(options), model_(options), random_(seed), dim_(static_cast<size_t>(options.dim)) {}
 
   void Step() {
@@ -188,7 +188,7 @@ class ModelRun {
     }
   }
 
-  server::RangeStore store_;
+  server::RowTable store_;
   ModelStore model_;
   Random random_;
   const size_t dim_;
@@ -197,7 +197,7 @@ class ModelRun {
 
 // The store must agree with the model through thousands of random calls, for row lengths that do
 // and do not fill cache lines, and for each number of slots.
-TEST(RangeStoreTest, AgreesWithAMapOfVectors) {
+TEST(RowTableTest, AgreesWithAMapOfVectors) {
   const struct {
     int dim;
     Optimizer::Kind kind;
@@ -220,9 +220,9 @@ TEST(RangeStoreTest, AgreesWithAMapOfVectors) {
 
 // Rows keep number and contents while the index is rebuilt and the pages move dozens of times, the
 // change from small to huge pages included.
-TEST(RangeStoreTest, GrowsWithoutLosingARow) {
+TEST(RowTableTest, GrowsWithoutLosingARow) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  server::RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RowTable store(MakeOptions(optimizer.get(), 16));
   constexpr uint32_t kRows = 300'000;
   std::vector<uint64_t> keys(1000);
   std::vector<uint32_t> numbers(1000);
@@ -245,7 +245,7 @@ TEST(RangeStoreTest, GrowsWithoutLosingARow) {
 
 // One range sees only keys whose positions share their top bits; buckets must still be even, which
 // shows in the memory and in the time of this test.
-TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
+TEST(RowTableTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
   server::PageArena arena;
   server::RowIndex index(7, 0, &arena);
   uint32_t rows = 0;
@@ -262,7 +262,7 @@ TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
 
 // Eight keys with one and the same home: all in a row of buckets, the last of which ends the
 // search.
-TEST(RangeStoreTest, OverflowingBucketsAreSearchedToTheEnd) {
+TEST(RowTableTest, OverflowingBucketsAreSearchedToTheEnd) {
   server::PageArena arena;
   server::RowIndex index(3, 0, &arena);
   std::vector<uint64_t> same;
@@ -275,9 +275,9 @@ TEST(RangeStoreTest, OverflowingBucketsAreSearchedToTheEnd) {
   EXPECT_EQ(index.Find(same[11], index.Hash(same[11])), server::RowIndex::kNoRow);
 }
 
-TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
+TEST(RowTableTest, RepeatedKeysOfOneBatchMakeOneRow) {
   const auto optimizer = MakeOptimizer(Optimizer::SGD);
-  server::RangeStore store(MakeOptions(optimizer.get(), 4));
+  server::RowTable store(MakeOptions(optimizer.get(), 4));
   const std::vector<uint64_t> keys(200, 42);
   std::vector<uint32_t> numbers(keys.size(), 9);
   TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
@@ -286,16 +286,16 @@ TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
 }
 
 // The bits of a row depend on its updates, not on who has read it before.
-TEST(RangeStoreTest, AnAbsentRowIsCreatedByItsFirstUpdate) {
+TEST(RowTableTest, AnAbsentRowIsCreatedByItsFirstUpdate) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
-  server::RangeStore read(MakeOptions(optimizer.get(), 16)), unread(read.options());
+  server::RowTable read(MakeOptions(optimizer.get(), 16)), unread(read.options());
   std::vector<uint64_t> keys(100);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
   std::vector<float> first(keys.size() * 16), out(first.size()), want(first.size());
   read.Pull(keys, absl::MakeSpan(first));
   EXPECT_EQ(read.size(), 0);
   const std::vector<float> gradients(first.size(), 0.25f);
-  for (server::RangeStore* const store : {&read, &unread}) {
+  for (server::RowTable* const store : {&read, &unread}) {
     TANDEM_CHECK_OK(store->Push(keys, gradients, 1, /*step=*/1));
     EXPECT_EQ(store->size(), 100);
   }
@@ -305,9 +305,9 @@ TEST(RangeStoreTest, AnAbsentRowIsCreatedByItsFirstUpdate) {
   for (size_t i = 0; i < out.size(); ++i) ASSERT_LT(out[i], first[i]) << i;
 }
 
-TEST(RangeStoreTest, AnEmptyStoreAnswers) {
+TEST(RowTableTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
-  server::RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RowTable store(MakeOptions(optimizer.get(), 16));
   store.Pull({}, {});
   TANDEM_CHECK_OK(store.Push({}, {}, 1, /*step=*/1));
   store.ApplyToRows({}, {}, {}, 1, /*step=*/1);
@@ -330,9 +330,9 @@ size_t ResidentAround(const void* at) {
 
 // The promise of 1.3 times weights + slots + keys, at a million rows and at sizes around it where
 // the index has just grown.
-TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
+TEST(RowTableTest, MemoryStaysNearTheDataAtAMillionRows) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  server::RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RowTable store(MakeOptions(optimizer.get(), 16));
   std::vector<uint64_t> keys(10'000);
   std::vector<uint32_t> numbers(keys.size());
   for (uint64_t first = 0; first < 1'200'000; first += keys.size()) {
@@ -347,29 +347,29 @@ TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
 }
 
 // Hundreds of ranges live in one process; a small one must cost kilobytes, expected rows or not.
-TEST(RangeStoreTest, ASmallRangeIsSmall) {
+TEST(RowTableTest, ASmallRangeIsSmall) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
-  server::RangeStore store(options);
+  server::RowTable::Options options = MakeOptions(optimizer.get(), 16);
+  server::RowTable store(options);
   std::vector<uint64_t> keys(100);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   std::vector<uint32_t> numbers(keys.size());
   TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
   EXPECT_LT(store.Memory().bytes(), size_t{20} << 10);
   options.expected_rows = int64_t{1} << 60;  // a wrong hint, from a job file
-  const server::RangeStore hinted(options);
+  const server::RowTable hinted(options);
   EXPECT_LT(hinted.Memory().bytes(), size_t{2} << 20);
 }
 
 // A row without memory is an error of the call. What was there before is untouched, and the store
 // serves it.
-TEST(RangeStoreTest, WithoutMemoryForARowTheCallFails) {
+TEST(RowTableTest, WithoutMemoryForARowTheCallFails) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
   server::MemoryBudget budget(size_t{100} << 10);
   server::PageArena arena(&budget);
-  server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
+  server::RowTable::Options options = MakeOptions(optimizer.get(), 16);
   options.arena = &arena;
-  server::RangeStore store(options);
+  server::RowTable store(options);
   std::vector<uint64_t> keys(100);
   std::vector<float> gradients(keys.size() * 16, 0.25f), out(gradients.size()), was(16);
   const uint64_t known = Mix64(0);
@@ -402,12 +402,12 @@ TEST(RangeStoreTest, WithoutMemoryForARowTheCallFails) {
 }
 
 // Most rows are erased: the memory of the others is given back, and the rest is as it was.
-TEST(RangeStoreTest, AnEmptiedRangeGivesMemoryBack) {
+TEST(RowTableTest, AnEmptiedRangeGivesMemoryBack) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
   server::PageArena arena;
-  server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
+  server::RowTable::Options options = MakeOptions(optimizer.get(), 16);
   options.arena = &arena;
-  server::RangeStore store(options);
+  server::RowTable store(options);
   constexpr uint64_t kRows = 100'000, kKept = 97;  // one row of 97 stays
   const auto row_of = [](uint64_t key) { return static_cast<float>(key); };
   for (uint64_t key = 0; key < kRows; ++key) {
@@ -447,9 +447,9 @@ TEST(RangeStoreTest, AnEmptiedRangeGivesMemoryBack) {
 }
 
 // Pulls and pushes of rows that exist call operator new not once, nor do pulls of absent rows.
-TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
+TEST(RowTableTest, SteadyStateAllocatesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
-  server::RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RowTable store(MakeOptions(optimizer.get(), 16));
   std::vector<uint64_t> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
   std::vector<float> values(keys.size() * 16);
@@ -476,12 +476,14 @@ TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
 TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
   for (const auto& [dim, slots] : {std::pair{16, 1}, {1, 0}, {10, 21}, {64, 129}, {1024, 2049}}) {
     server::PageArena arena;
-    server::RowSlabs slabs(dim, slots, &arena);
+    server::RowSlabs slabs(dim * sizeof(float), slots * sizeof(float), &arena);
     TANDEM_CHECK_OK(slabs.Reserve(5000));
     std::vector<std::pair<const float*, const float*>> parts;
     for (uint32_t row = 0; row < 5000; ++row) {
-      parts.emplace_back(slabs.Weights(row), slabs.Weights(row) + dim);
-      parts.emplace_back(slabs.Slots(row), slabs.Slots(row) + slots);
+      const auto* const weights = static_cast<const float*>(slabs.Weights(row));
+      const auto* const of_slots = static_cast<const float*>(slabs.Slots(row));
+      parts.emplace_back(weights, weights + dim);
+      parts.emplace_back(of_slots, of_slots + slots);
     }
     std::sort(parts.begin(), parts.end());
     for (size_t i = 1; i < parts.size(); ++i) ASSERT_LE(parts[i - 1].second, parts[i].first);
@@ -491,7 +493,7 @@ TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
 TEST(RowSlabsTest, WeightsOfWholeLinesStartOnALine) {
   for (const int dim : {16, 32, 64}) {
     server::PageArena arena;
-    server::RowSlabs slabs(dim, 1, &arena);
+    server::RowSlabs slabs(dim * sizeof(float), sizeof(float), &arena);
     TANDEM_CHECK_OK(slabs.Reserve(1000));
     for (uint32_t row = 0; row < 1000; ++row) {
       ASSERT_EQ(reinterpret_cast<uintptr_t>(slabs.Weights(row)) % 64, 0u) << dim << " " << row;
