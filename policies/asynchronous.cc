@@ -24,7 +24,9 @@ class Asp final : public OnArrivalPolicy {
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return SeesOwnWrites(progress, rank, step, depth);
   }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {scale()}; }
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
+    return {scale()};
+  }
 };
 
 class Ssp : public OnArrivalPolicy {
@@ -42,7 +44,9 @@ class Ssp : public OnArrivalPolicy {
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return progress.MinClock() >= step - bound_ && SeesOwnWrites(progress, rank, step, depth);
   }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {scale()}; }
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
+    return {scale()};
+  }
 
  protected:
   const int64_t bound_;

@@ -34,8 +34,9 @@ class BackupWorkers final : public UpdatePolicy {
   Arrival OnArrival(const RangeProgress& progress, const Update& update) const override {
     return update.step < progress.version ? Arrival::kDrop : Arrival::kHold;
   }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
-  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override { return {}; }
+  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
+                const Pushed&) const override {
     if (buffered.oldest >= needed_) return 1;
     // The epoch is over, so nothing more will arrive for the open groups.
     if (progress.Live() == 0) return buffered.groups > 0 ? 1 : 0;

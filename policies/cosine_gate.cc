@@ -29,7 +29,8 @@ class CosineGate final : public OnArrivalPolicy {
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return SeesOwnWrites(progress, rank, step, depth);
   }
-  Transform OnApply(const RangeProgress& progress, const Update& update) const override {
+  Transform OnApply(const RangeProgress& progress, const Update& update,
+                    const Group&) const override {
     const int64_t age = std::max<int64_t>(0, progress.version - update.version_read);
     if (age >= cutoff_) return {0.0f};
     const double t = static_cast<double>(age);

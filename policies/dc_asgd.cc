@@ -35,7 +35,7 @@ class DcAsgd final : public OnArrivalPolicy {
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return SeesOwnWrites(progress, rank, step, depth);
   }
-  Transform OnApply(const RangeProgress&, const Update&) const override {
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
     return {scale(), static_cast<float>(compensation_)};
   }
 

@@ -45,7 +45,9 @@ class Dssp final : public OnArrivalPolicy {
     const int64_t left = min_clock - (step - upper_bound_);
     return left >= 0 && RunsOn(progress, rank, left);
   }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {scale()}; }
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
+    return {scale()};
+  }
 
  private:
   // Whether the wait after some number of further steps, from 1 to left + 1, is shorter than the

@@ -25,7 +25,8 @@ class Gba final : public InBatchesPolicy {
     properties.batch = batches();
     return properties;
   }
-  Transform OnApply(const RangeProgress& progress, const Update& update) const override {
+  Transform OnApply(const RangeProgress& progress, const Update& update,
+                    const Group&) const override {
     if (update.read_number < 0) return {};
     const int64_t token = update.read_number / batches();
     return {progress.version - token > token_gap_ ? 0.0f : 1.0f};

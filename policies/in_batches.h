@@ -23,7 +23,8 @@ class InBatchesPolicy : public UpdatePolicy {
     // has, and adds nothing.
     return update.samples > 0 || update.skipped ? Arrival::kHold : Arrival::kApply;
   }
-  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const final {
+  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
+                const Pushed&) const final {
     if (buffered.oldest >= batches_) return 1;
     // No worker has data any more, so the open batch cannot become full. Close it as it is.
     return progress.Live() == 0 && buffered.groups > 0 ? 1 : 0;

@@ -22,7 +22,7 @@ class KBatchAsync final : public InBatchesPolicy {
     properties.batch = batches();
     return properties;
   }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override { return {}; }
 };
 
 }  // namespace

@@ -13,7 +13,9 @@ class OnArrivalPolicy : public UpdatePolicy {
   explicit OnArrivalPolicy(float scale) : scale_(scale) {}
 
   Arrival OnArrival(const RangeProgress&, const Update&) const final { return Arrival::kApply; }
-  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const final { return steps; }
+  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const final {
+    return pushed.steps;
+  }
 
  protected:
   // Whether the range has applied the reader's own updates, except those of the last `depth` steps,

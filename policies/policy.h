@@ -9,15 +9,17 @@
 //
 // The same objects run on shards, on workers (start only) and in the simulator. A policy keeps no
 // state: it sees only its arguments. These are RangeProgress, the sizes of the buffer of held
-// updates (Buffered), the numbers of each update and, if the policy asks for them, rows as they
-// were read. All of them move with the range and are part of checkpoints. Code that checks, budgets
-// or judges a job reads the policy's Properties and never asks for its kind.
+// updates (Buffered), the last push (Pushed), the numbers of each update, the updates that are
+// applied with it (Group) and, if the policy asks for them, rows as they were read. All of them
+// move with the range and are part of checkpoints. Code that checks, budgets or judges a job reads
+// the policy's Properties and never asks for its kind.
 //
 // To add a policy, write a file like backup_workers.cc, and add a row in kinds.cc, a kind (and its
 // field, if it has one) in proto/job.proto and a row in tests/unit/policies/policy_test.cc.
 #ifndef TANDEM_POLICIES_POLICY_H_
 #define TANDEM_POLICIES_POLICY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "policies/properties.h"
 #include "proto/job.pb.h"
 
@@ -124,6 +127,39 @@ struct Buffered {
   int64_t oldest = 0;
 };
 
+// The view that a policy has of the updates that one step of the optimizer applies: an update by
+// itself, or a group in the order in which its updates are added. Updates without rows in this
+// range are not listed, but samples() counts them. Valid while the range keeps the updates.
+class Group {
+ public:
+  explicit Group(const Update& only) : Group(&only, sizeof only, 1, only.samples) {}
+  // U derives from Update.
+  template <typename U>
+  Group(absl::Span<const U> updates, uint64_t samples)
+      : Group(updates.data(), sizeof(U), updates.size(), samples) {}
+
+  size_t size() const { return size_; }
+  const Update& operator[](size_t i) const {
+    return *reinterpret_cast<const Update*>(reinterpret_cast<const char*>(first_) + i * stride_);
+  }
+  uint64_t samples() const { return samples_; }
+
+ private:
+  Group(const Update* first, size_t stride, size_t size, uint64_t samples)
+      : first_(first), stride_(stride), size_(size), samples_(samples) {}
+
+  const Update* first_;
+  size_t stride_, size_;  // bytes from one update to the next; updates
+  uint64_t samples_;
+};
+
+// The result of one push of a worker.
+struct Pushed {
+  int64_t steps = 0;    // admitted: applied, held or dropped
+  int64_t applied = 0;  // updates that were applied by themselves: 1 or 0. An update without
+                        // samples, or with factor 0, does not count.
+};
+
 enum class Arrival {
   kApply,  // now, by itself
   kHold,   // in the buffer
@@ -165,14 +201,20 @@ class UpdatePolicy {
   // apply: what happens to an update that has just been admitted. `progress` already counts it.
   virtual Arrival OnArrival(const RangeProgress& progress, const Update& update) const = 0;
 
-  // apply: how the update changes when it reaches the optimizer, by itself or in a fold.
-  virtual Transform OnApply(const RangeProgress& progress, const Update& update) const = 0;
+  // apply: how the update changes when it reaches the optimizer, by itself or in a fold. `group`:
+  // the updates that are applied with it, and the update.
+  virtual Transform OnApply(const RangeProgress& progress, const Update& update,
+                            const Group& group) const = 0;
+  // The same for an update by itself.
+  Transform OnApply(const RangeProgress& progress, const Update& update) const {
+    return OnApply(progress, update, Group(update));
+  }
 
-  // tick: by how much the version moves after `steps` steps of one worker were admitted (and
-  // applied, held or dropped). The range asks policies that hold updates again, with `steps` 0,
-  // until they return 0. Each tick closes the oldest group, if there is one.
+  // tick: by how much the version moves after a push. The range asks policies that hold updates
+  // again, with zeros in `pushed`, until they return 0. Each tick closes the oldest group, if there
+  // is one.
   virtual int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
-                        int64_t steps) const = 0;
+                        const Pushed& pushed) const = 0;
 };
 
 // Constructs the policy. `config` must be resolved: its kind and the fields that the kind needs are

@@ -18,7 +18,8 @@ class StalenessAware final : public OnArrivalPolicy {
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return SeesOwnWrites(progress, rank, step, depth);
   }
-  Transform OnApply(const RangeProgress& progress, const Update& update) const override {
+  Transform OnApply(const RangeProgress& progress, const Update& update,
+                    const Group&) const override {
     const int64_t staleness = progress.version - update.version_read;
     return {scale() / static_cast<float>(std::max<int64_t>(1, staleness))};
   }

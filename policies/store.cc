@@ -18,8 +18,8 @@ class Store final : public UpdatePolicy {
   bool MayStart(int64_t, int64_t) const override { return true; }
   bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
   Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kDrop; }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
-  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t) const override { return 0; }
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override { return {}; }
+  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed&) const override { return 0; }
 };
 
 }  // namespace

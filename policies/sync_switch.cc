@@ -36,12 +36,13 @@ class SyncSwitch final : public UpdatePolicy {
     const bool together = progress.version < switch_step_ && update.step >= progress.version;
     return together && update.samples > 0 ? Arrival::kHold : Arrival::kApply;
   }
-  Transform OnApply(const RangeProgress&, const Update& update) const override {
+  Transform OnApply(const RangeProgress&, const Update& update, const Group&) const override {
     return {update.step < switch_step_ ? 1.0f : scale_};
   }
   // The result depends only on the admitted steps. A worker's empty pushes for steps after the
   // switch may arrive before or after this range has switched, so they must not change it.
-  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
+  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
+                const Pushed&) const override {
     if (progress.version >= switch_step_) {
       return switch_step_ + progress.AdmittedBeyond(switch_step_) - progress.version;
     }

@@ -33,8 +33,8 @@ class Synchronous final : public UpdatePolicy {
     return progress.version >= step;
   }
   Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kHold; }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
-  int64_t Ticks(const RangeProgress& progress, const Buffered&, int64_t) const override {
+  Transform OnApply(const RangeProgress&, const Update&, const Group&) const override { return {}; }
+  int64_t Ticks(const RangeProgress& progress, const Buffered&, const Pushed&) const override {
     return std::max<int64_t>(0, progress.MinAdmitted() - progress.version);
   }
 

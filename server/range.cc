@@ -423,9 +423,10 @@ void Range::FinishDelayed() {
 // All updates are counted before the fold and forgotten after it, for the reasons of Apply.
 void Range::Fold(const HeldStep& step) {
   const bool drop = table_->plan->frozen || step.samples == 0;
+  const policies::Group group = step.View();
   for (const HeldUpdate& update : step.updates) {
     held_bytes_ -= update.Bytes();
-    const bool nothing = drop || order_.TransformOf(update).factor == 0.0f;
+    const bool nothing = drop || order_.TransformOf(update, group).factor == 0.0f;
     Count(update, step.samples, nothing ? kFateDropped : kFateMerged);
   }
   if (!drop) ++steps_.stamp;
@@ -438,7 +439,7 @@ void Range::FoldInto(const HeldStep& step) {
   const float factor = optim::FoldFactor(static_cast<double>(step.samples));
   if (step.updates.size() == 1) {  // nothing to add up
     const HeldUpdate& only = step.updates.front();
-    const policies::Transform transform = order_.TransformOf(only);
+    const policies::Transform transform = order_.TransformOf(only, step.View());
     if (transform.factor == 0.0f) return;
     Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
                      steps_.taken(), &pull_times_, &store_, scratch_),
@@ -514,8 +515,9 @@ void Range::FoldUnion(const HeldStep& step) {
   s.reads.clear();
   const size_t dim = static_cast<size_t>(store_.dim());
   s.sums.resize(total * dim);
+  const policies::Group group = step.View();
   for (const HeldUpdate& u : step.updates) {
-    const policies::Transform transform = order_.TransformOf(u);
+    const policies::Transform transform = order_.TransformOf(u, group);
     if (transform.factor == 0.0f) continue;
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
     AddToUnion(u, values, dim, store_.limited(), scratch_);

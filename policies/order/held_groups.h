@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "policies/policy.h"
 
 namespace tandem::policies {
@@ -28,6 +29,8 @@ struct HeldGroup {
   bool skipped = false;       // a worker skipped its batch of this step
   std::vector<U> updates;
 
+  // For UpdatePolicy::OnApply.
+  Group View() const { return Group(absl::MakeConstSpan(updates), samples); }
   // The group of a step has several updates of one rank only after a load from several files. The
   // sort is stable, so that these updates stay in the order of the files.
   void SortByRank() {

@@ -82,7 +82,10 @@ class OrderState {
   const RangeProgress& progress() const { return progress_; }
   // The samples of the step that was closed last; 1 if all workers with data skipped it.
   uint64_t last_closed_samples() const { return last_closed_samples_; }
-  Transform TransformOf(const Update& update) const { return policy_.OnApply(progress_, update); }
+  // How an update of a group changes that is given to Fold.
+  Transform TransformOf(const Update& update, const Group& group) const {
+    return policy_.OnApply(progress_, update, group);
+  }
   bool HasAdmitted(int rank, int64_t step) const {
     return step < progress_.workers[static_cast<size_t>(rank)].admitted;
   }
@@ -159,12 +162,15 @@ class UpdateOrder final : public OrderState {
     }
     sink->OnAdmit(update, first, finished);
     const bool one_step = first == update.step;
-    const int64_t steps = Count(now_us, first, finished, &update);
+    Pushed pushed = {.steps = Count(now_us, first, finished, &update)};
     sink->OnCounted(&update);
     switch (policy_.OnArrival(progress_, update)) {
-      case Arrival::kApply:
-        sink->Apply(update, TransformOf(update));
+      case Arrival::kApply: {
+        const Transform transform = policy_.OnApply(progress_, update);
+        pushed.applied = update.samples > 0 && transform.factor != 0.0f ? 1 : 0;
+        sink->Apply(update, transform);
         break;
+      }
       case Arrival::kHold:
         // A push over several steps is empty and contributes to none of them.
         if (one_step) Hold(std::move(update), sink);
@@ -175,7 +181,7 @@ class UpdateOrder final : public OrderState {
         break;
     }
     if (!properties_.holds) clocks_.ShowApplied();
-    Tick(steps, sink);
+    Tick(pushed, sink);
     return admission;
   }
 
@@ -311,13 +317,13 @@ class UpdateOrder final : public OrderState {
   // policy is asked again. `applied` is set last, because it follows from the version and from the
   // groups that are still open.
   template <typename Sink>
-  void Tick(int64_t steps, Sink* sink) {
+  void Tick(Pushed pushed, Sink* sink) {
     for (;;) {
       const Buffered buffered = {static_cast<int64_t>(open_.size()),
                                  open_.empty() ? 0 : open_.front().contributions};
-      const int64_t ticks = policy_.Ticks(progress_, buffered, steps);
+      const int64_t ticks = policy_.Ticks(progress_, buffered, pushed);
       if (ticks == 0) break;
-      steps = 0;
+      pushed = {};
       if (!properties_.holds) return MoveVersion(ticks, sink);
       CloseGroups(ticks, sink);
     }

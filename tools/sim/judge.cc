@@ -123,7 +123,8 @@ void Judge::OnRecord(const server::UpdateRecord& record) {
   update.admitted_at = record.admitted_at;
   double share = 0;
   if (record.fate != server::kFateDropped) {
-    share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
+    const policies::Group group(absl::MakeConstSpan(&update, 1), record.divided_by);
+    share = policies_[plan_.tables[record.table].group]->OnApply(progress, update, group).factor /
             static_cast<double>(record.divided_by);
   }
   Ledger::Fold fold;

@@ -54,7 +54,7 @@ void TimedRange::Drop(const TimedUpdate& update) {
 
 void TimedRange::Fold(const policies::HeldGroup<TimedUpdate>& group) {
   for (const TimedUpdate& update : group.updates) {
-    const bool nothing = order_.TransformOf(update).factor == 0.0f;
+    const bool nothing = order_.TransformOf(update, group.View()).factor == 0.0f;
     Count(update, nothing ? server::kFateDropped : server::kFateMerged);
   }
 }

@@ -184,14 +184,14 @@ TEST(BspTest, ReadsOfStepKWaitForVersionK) {
 
 TEST(BspTest, ClosesWhenTheLastWorkerHasCome) {
   const auto policy = Make(Policy::BSP);
-  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 3}), {2, 3}, 1), 0);
-  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 4}), {2, 4}, 1), 1);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 3}), {2, 3}, {1}), 0);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 4}), {2, 4}, {1}), 1);
 }
 
 TEST(BackupWorkersTest, TheFirstNLessBCloseAStepAndTheRestIsDropped) {
   const auto policy = Make(Policy::BACKUP_WORKERS, 1);
-  EXPECT_EQ(policy->Ticks(At(3, {4, 4, 3, 3}), {1, 2}, 1), 0);
-  EXPECT_EQ(policy->Ticks(At(3, {4, 4, 4, 3}), {1, 3}, 1), 1);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 4, 3, 3}), {1, 2}, {1}), 0);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 4, 4, 3}), {1, 3}, {1}), 1);
   EXPECT_EQ(policy->OnArrival(At(4, {4, 4, 4, 4}), Of(3, 3)), policies::Arrival::kDrop);
   EXPECT_EQ(policy->OnArrival(At(4, {4, 4, 4, 5}), Of(3, 4)), policies::Arrival::kHold);
   EXPECT_TRUE(policy->MayServe(At(4, {4, 4, 4, 3}), 3, 3, 0)) << "late: reads what there is";
@@ -205,21 +205,21 @@ TEST(BackupWorkersTest, WhoHasFinishedDoesNotStandForWhoHasNotCome) {
   policies::RangeProgress progress =
       At(3, {4, 5, 4, 3});  // 1 came and is through, 2 ended without data
   progress.workers[1].finished = progress.workers[2].finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {1, 2}, 1), 0) << "2 of 3 are there, worker 3 has data";
+  EXPECT_EQ(policy->Ticks(progress, {1, 2}, {1}), 0) << "2 of 3 are there, worker 3 has data";
   for (policies::WorkerProgress& worker : progress.workers) worker.finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {2, 1}, 1), 1) << "nobody is to come";
-  EXPECT_EQ(policy->Ticks(progress, {1, 0}, 0), 1);
-  EXPECT_EQ(policy->Ticks(progress, {0, 0}, 0), 0);
+  EXPECT_EQ(policy->Ticks(progress, {2, 1}, {1}), 1) << "nobody is to come";
+  EXPECT_EQ(policy->Ticks(progress, {1, 0}, {0}), 1);
+  EXPECT_EQ(policy->Ticks(progress, {0, 0}, {0}), 0);
 }
 
 TEST(BackupWorkersTest, FewerWorkersWithDataAreEnoughIfTheyAreAll) {
   const auto policy = Make(Policy::BACKUP_WORKERS, 1);
   policies::RangeProgress progress = At(3, {4, 3, 3, 3});
   progress.workers[1].finished = progress.workers[2].finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 0) << "worker 3 is still to come";
+  EXPECT_EQ(policy->Ticks(progress, {1, 1}, {1}), 0) << "worker 3 is still to come";
   progress.workers[3].finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 1);
-  EXPECT_EQ(policy->Ticks(At(3, {7, 8, 7, 9}), {0, 0}, 4), 4) << "skipped by all";
+  EXPECT_EQ(policy->Ticks(progress, {1, 1}, {1}), 1);
+  EXPECT_EQ(policy->Ticks(At(3, {7, 8, 7, 9}), {0, 0}, {4}), 4) << "skipped by all";
 }
 
 TEST(EsspTest, IsSspWithRowsThatAreKept) {
@@ -276,9 +276,9 @@ TEST(InBatchesTest, WaitForNobodyAndCloseWhenFull) {
     EXPECT_TRUE(policy->MayServe(progress, 0, 5, 0));
     EXPECT_FALSE(policy->MayServe(progress, 0, 6, 0)) << "its last push is still on its way";
     EXPECT_TRUE(policy->MayServe(progress, 0, 6, 1));
-    EXPECT_EQ(policy->Ticks(progress, {1, 2}, 1), 0);
-    EXPECT_EQ(policy->Ticks(progress, {1, 3}, 1), 1);
-    EXPECT_EQ(policy->Ticks(progress, {0, 0}, 7), 0) << "an empty push over several is no batch";
+    EXPECT_EQ(policy->Ticks(progress, {1, 2}, {1}), 0);
+    EXPECT_EQ(policy->Ticks(progress, {1, 3}, {1}), 1);
+    EXPECT_EQ(policy->Ticks(progress, {0, 0}, {7}), 0) << "an empty push over several is no batch";
     policies::Update nothing = Of(0, 5);
     nothing.samples = 0;
     EXPECT_EQ(policy->OnArrival(progress, nothing), policies::Arrival::kApply) << "nor part of one";
@@ -291,10 +291,10 @@ TEST(InBatchesTest, WhatIsLeftIsClosedWhenNobodyHasData) {
     policies::RangeProgress progress = At(2, {5, 1, 1, 1});
     for (int rank = 0; rank < 3; ++rank)
       progress.workers[static_cast<size_t>(rank)].finished = true;
-    EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 0);
+    EXPECT_EQ(policy->Ticks(progress, {1, 1}, {1}), 0);
     progress.workers[3].finished = true;
-    EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 1);
-    EXPECT_EQ(policy->Ticks(progress, {0, 0}, 0), 0);
+    EXPECT_EQ(policy->Ticks(progress, {1, 1}, {1}), 1);
+    EXPECT_EQ(policy->Ticks(progress, {0, 0}, {0}), 0);
   }
 }
 
@@ -362,14 +362,14 @@ TEST(SyncSwitchTest, StepsBeforeTheSwitchAreThoseOfBsp) {
   const auto policy = Make(Policy::SYNC_SWITCH, 5);
   EXPECT_TRUE(policy->MayServe(At(3, {3, 3, 3, 3}), 0, 3, 0));
   EXPECT_FALSE(policy->MayServe(At(3, {4, 4, 4, 3}), 0, 4, 3)) << "depth changes nothing";
-  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 3}), {2, 3}, 1), 0);
-  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 4}), {2, 4}, 1), 1);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 3}), {2, 3}, {1}), 0);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 4}), {2, 4}, {1}), 1);
   policies::RangeProgress progress = At(3, {4, 4, 4, 3});
   progress.workers[3].finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {1, 3}, 1), 1) << "who has no data is not waited for";
+  EXPECT_EQ(policy->Ticks(progress, {1, 3}, {1}), 1) << "who has no data is not waited for";
   for (policies::WorkerProgress& worker : progress.workers) worker.finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {1, 3}, 1), 1) << "nobody is to come";
-  EXPECT_EQ(policy->Ticks(progress, {0, 0}, 0), 0);
+  EXPECT_EQ(policy->Ticks(progress, {1, 3}, {1}), 1) << "nobody is to come";
+  EXPECT_EQ(policy->Ticks(progress, {0, 0}, {0}), 0);
 }
 
 TEST(SyncSwitchTest, BehindTheSwitchNobodyWaits) {
@@ -381,8 +381,8 @@ TEST(SyncSwitchTest, BehindTheSwitchNobodyWaits) {
   EXPECT_FALSE(policy->MayServe(At(9, {9, 5, 5, 5}), 0, 10, 0)) << "its own write is missing";
   EXPECT_TRUE(policy->MayServe(At(9, {9, 5, 5, 5}), 0, 10, 1));
   EXPECT_EQ(policy->OnArrival(At(5, {6, 5, 5, 5}), Of(0, 5)), policies::Arrival::kApply);
-  EXPECT_EQ(policy->Ticks(At(5, {6, 5, 5, 5}), {0, 0}, 1), 1);
-  EXPECT_EQ(policy->Ticks(At(6, {6, 5, 5, 5}), {0, 0}, 0), 0);
+  EXPECT_EQ(policy->Ticks(At(5, {6, 5, 5, 5}), {0, 0}, {1}), 1);
+  EXPECT_EQ(policy->Ticks(At(6, {6, 5, 5, 5}), {0, 0}, {0}), 0);
   EXPECT_EQ(policy->OnApply(At(4, {5, 5, 5, 5}), Of(0, 4)).factor, 1.0f);
   EXPECT_EQ(policy->OnApply(At(5, {6, 5, 5, 5}), Of(0, 5)).factor, 0.25f);
 }
@@ -396,7 +396,7 @@ TEST(SyncSwitchTest, TheVersionFollowsFromTheStepsAlone) {
     for (const auto& [rank, steps] : pushes) {
       progress.workers[static_cast<size_t>(rank)].admitted = steps;
       for (;;) {
-        const int64_t ticks = policy->Ticks(progress, {0, 0}, 1);
+        const int64_t ticks = policy->Ticks(progress, {0, 0}, {1});
         if (ticks == 0) break;
         progress.version += ticks;
       }
@@ -412,8 +412,8 @@ TEST(SyncSwitchTest, TheVersionFollowsFromTheStepsAlone) {
 TEST(TicksTest, OnePerStepWhereNothingIsHeld) {
   for (const auto kind :
        {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE, Policy::DC_ASGD, Policy::COSINE_GATE}) {
-    EXPECT_EQ(Make(kind)->Ticks(At(0, {7, 0, 0, 0}), {}, 7), 7);
-    EXPECT_EQ(Make(kind)->Ticks(At(7, {7, 0, 0, 0}), {}, 0), 0);
+    EXPECT_EQ(Make(kind)->Ticks(At(0, {7, 0, 0, 0}), {}, {7}), 7);
+    EXPECT_EQ(Make(kind)->Ticks(At(7, {7, 0, 0, 0}), {}, {0}), 0);
   }
 }
 

@@ -45,12 +45,12 @@ class BatchPolicy final : public policies::UpdatePolicy {
                               const policies::Update&) const override {
     return policies::Arrival::kHold;
   }
-  policies::Transform OnApply(const policies::RangeProgress&,
-                              const policies::Update& update) const override {
+  policies::Transform OnApply(const policies::RangeProgress&, const policies::Update& update,
+                              const policies::Group&) const override {
     return {1.0f / static_cast<float>(update.rank + 1)};
   }
   int64_t Ticks(const policies::RangeProgress&, const policies::Buffered& buffered,
-                int64_t) const override {
+                const policies::Pushed&) const override {
     return buffered.oldest >= batch_ ? 1 : 0;
   }
 
@@ -73,13 +73,13 @@ class Compensating final : public policies::UpdatePolicy {
                               const policies::Update&) const override {
     return policies::Arrival::kApply;
   }
-  policies::Transform OnApply(const policies::RangeProgress&,
-                              const policies::Update&) const override {
+  policies::Transform OnApply(const policies::RangeProgress&, const policies::Update&,
+                              const policies::Group&) const override {
     return {1.0f, 0.5f};
   }
   int64_t Ticks(const policies::RangeProgress&, const policies::Buffered&,
-                int64_t steps) const override {
-    return steps;
+                const policies::Pushed& pushed) const override {
+    return pushed.steps;
   }
 };
 
@@ -94,13 +94,13 @@ class Dropping final : public policies::UpdatePolicy {
                               const policies::Update&) const override {
     return policies::Arrival::kDrop;
   }
-  policies::Transform OnApply(const policies::RangeProgress&,
-                              const policies::Update&) const override {
+  policies::Transform OnApply(const policies::RangeProgress&, const policies::Update&,
+                              const policies::Group&) const override {
     return {};
   }
   int64_t Ticks(const policies::RangeProgress&, const policies::Buffered&,
-                int64_t steps) const override {
-    return steps;
+                const policies::Pushed& pushed) const override {
+    return pushed.steps;
   }
 };
 

@@ -1,0 +1,132 @@
+// UpdateOrder with policies that use all that it tells a policy: how many updates a push applied,
+// and which updates are applied together.
+#include "policies/order/update_order.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::policies {
+namespace {
+
+using ::testing::ElementsAre;
+
+struct TestUpdate : Update {
+  static constexpr bool kHasGradients = true;
+  bool has_rows() const { return rows; }
+  double gradient = 0;  // makes the updates of a group lie further apart than their numbers
+  bool rows = true;
+};
+
+class TestPolicy : public UpdatePolicy {
+ public:
+  std::string name() const override { return "TEST"; }
+  bool MayStart(int64_t, int64_t) const override { return true; }
+  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
+};
+
+// Drops updates of an older version. The version counts the updates that were applied.
+class OnlyFresh final : public TestPolicy {
+ public:
+  Properties properties() const override { return {}; }
+  Arrival OnArrival(const RangeProgress& progress, const Update& update) const override {
+    return update.version_read == progress.version ? Arrival::kApply : Arrival::kDrop;
+  }
+  Transform OnApply(const RangeProgress&, const Update& update, const Group& group) const override {
+    EXPECT_EQ(&group[0], &update);
+    EXPECT_EQ(group.size(), 1u);
+    EXPECT_EQ(group.samples(), update.samples);
+    return {update.rank == 2 ? 0.0f : 1.0f};
+  }
+  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const override {
+    return pushed.applied;
+  }
+};
+
+// Batches of four updates, in which each worker has the same weight, however often it pushed.
+class EqualWorkers final : public TestPolicy {
+ public:
+  Properties properties() const override {
+    Properties properties;
+    properties.holds = true;
+    properties.batch = 4;
+    return properties;
+  }
+  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kHold; }
+  Transform OnApply(const RangeProgress&, const Update& update, const Group& group) const override {
+    uint64_t own = 0;
+    for (size_t i = 0; i < group.size(); ++i) {
+      if (group[i].rank == update.rank) own += group[i].samples;
+    }
+    return {static_cast<float>(group.samples()) / static_cast<float>(own)};
+  }
+  int64_t Ticks(const RangeProgress&, const Buffered& buffered, const Pushed&) const override {
+    return buffered.oldest >= 4 ? 1 : 0;
+  }
+};
+
+struct Sink {
+  explicit Sink(const UpdatePolicy& policy) : order(policy, {.workers = 3}) {}
+
+  Admission Push(int rank, uint64_t samples, int64_t version_read, bool rows = true) {
+    TestUpdate update;
+    update.rank = rank;
+    update.step = order.progress().workers[static_cast<size_t>(rank)].admitted;
+    update.samples = samples;
+    update.version_read = version_read;
+    update.rows = rows;
+    return order.Admit(/*now_us=*/1, /*incarnation=*/1, update.step, std::move(update),
+                       /*finished=*/false, this);
+  }
+  void OnAdmit(const TestUpdate&, int64_t, bool) {}
+  void OnCounted(TestUpdate*) {}
+  void Apply(const TestUpdate&, const Transform& transform) { factors.push_back(transform.factor); }
+  bool Keeps(const TestUpdate& update) { return update.rows; }
+  void Drop(const TestUpdate&) { ++dropped; }
+  void Fold(const HeldGroup<TestUpdate>& group) {
+    for (const TestUpdate& update : group.updates) {
+      factors.push_back(order.TransformOf(update, group.View()).factor);
+    }
+  }
+  void OnVersion() {}
+
+  UpdateOrder<TestUpdate> order;
+  std::vector<float> factors;
+  int dropped = 0;
+};
+
+TEST(UpdateOrderTest, AVersionMayCountTheUpdatesThatWereApplied) {
+  const OnlyFresh policy;
+  Sink sink(policy);
+  EXPECT_EQ(sink.Push(0, 8, 0), Admission::kAdmitted);
+  EXPECT_EQ(sink.order.progress().version, 1);
+  EXPECT_EQ(sink.Push(1, 8, 0), Admission::kLate);
+  EXPECT_EQ(sink.order.progress().version, 1) << "the update was dropped";
+  EXPECT_EQ(sink.Push(1, 0, 1), Admission::kAdmitted);
+  EXPECT_EQ(sink.order.progress().version, 1) << "the update has no samples";
+  EXPECT_EQ(sink.Push(2, 8, 1), Admission::kAdmitted);
+  EXPECT_EQ(sink.order.progress().version, 1) << "its factor is 0";
+  EXPECT_EQ(sink.Push(1, 8, 1), Admission::kAdmitted);
+  EXPECT_EQ(sink.order.progress().version, 2);
+  EXPECT_THAT(sink.factors, ElementsAre(1, 1, 0, 1));
+  EXPECT_EQ(sink.dropped, 1);
+}
+
+TEST(UpdateOrderTest, APolicySeesTheWholeGroupOfAnUpdate) {
+  const EqualWorkers policy;
+  Sink sink(policy);
+  sink.Push(0, 2, 0);
+  sink.Push(1, 8, 0);
+  sink.Push(0, 2, 0);
+  EXPECT_THAT(sink.factors, ElementsAre());
+  sink.Push(2, 4, 0, /*rows=*/false);  // counts, but is not listed
+  EXPECT_EQ(sink.order.progress().version, 1);
+  EXPECT_THAT(sink.factors, ElementsAre(4, 2, 4));
+}
+
+}  // namespace
+}  // namespace tandem::policies
