@@ -212,7 +212,7 @@ void RequestedCheckpoint::OnCommand(const Command& command, int64_t first_free) 
   command_ = command.id();
   path_ = command.path();
   first_free_ = first_free;
-  const int64_t own = finishes_step_ ? first_free : context_.step;
+  const int64_t own = finishes_step_ ? first_free : context_.step();
   step_ = own_step_ ? std::max(own, first_cut_) : -1;
 }
 
@@ -228,7 +228,7 @@ bool RequestedCheckpoint::Advance(absl::Time now, const TrainingState& state,
     return true;
   }
   if (!checkpoint_writer_.in_progress()) {
-    if (!state.out_of_steps && context_.step < step_) return false;
+    if (!state.out_of_steps && context_.step() < step_) return false;
     if (state.synchronising || !context_.pushes.empty()) return false;
     checkpoint_writer_.Begin(absl::StrCat("checkpoint ", number()), path_, step_, state.position,
                              /*ends=*/hold_);

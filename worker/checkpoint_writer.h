@@ -176,7 +176,7 @@ class RequestedCheckpoint {
   }
   // No push at all may be sent.
   bool holds_pushes() const {
-    const bool at_cut = own_step_ && context_.step >= step_;
+    const bool at_cut = own_step_ && context_.step() >= step_;
     return holding_ && (at_cut || !wanted_ || checkpoint_writer_.in_progress());
   }
   CheckpointWriter& saving() { return checkpoint_writer_; }

@@ -19,21 +19,21 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
       if (!context_.pushes.empty()) return false;
       if (context_.plan.lockstep) {
         context_.common_step =
-            std::max(context_.common_step, context_.step - context_.empty_steps + 1);
+            std::max(context_.common_step, context_.step() - context_.empty_steps + 1);
         return Enter(Stage::kOver);
       }
       // After a resume, the step may be a later one than that at which the worker ran out of data.
-      if (context_.ended_at == 0) context_.ended_at = context_.step + 1;
+      if (context_.ended_at == 0) context_.ended_at = context_.step() + 1;
       return Enter(Stage::kPush);
     case Stage::kPush:
       if (hold) return false;
-      context_.PushEmptyToAll(now, context_.step, context_.step, kFlagEndOfEpoch);
-      context_.pushed = ++context_.step;
+      context_.PushEmptyToAll(now, context_.step(), context_.step(), kFlagEndOfEpoch);
+      context_.order.StandAt(context_.step() + 1);
       return Enter(Stage::kBarrier);
     case Stage::kBarrier: {
       if (!context_.pushes.empty()) return false;
       const std::string ended = absl::StrCat(name, " ended");
-      const bool all_stand = PassFirst(now, name, context_.step);
+      const bool all_stand = PassFirst(now, name, context_.step());
       const bool all_ended = PassFirst(now, ended, context_.ended_at);
       if (!all_stand || !all_ended) return false;
       largest_step_ = context_.barriers.MaxValue(name);
@@ -42,9 +42,9 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
     }
     case Stage::kCatchUp:
       if (hold) return false;
-      context_.PushEmptyToAll(now, context_.step, largest_step_, 0);
-      context_.step = context_.pushed = largest_step_ + 1;
-      context_.empty_steps = context_.step - context_.common_step + 1;
+      context_.PushEmptyToAll(now, context_.step(), largest_step_, 0);
+      context_.order.StandAt(largest_step_ + 1);
+      context_.empty_steps = context_.step() - context_.common_step + 1;
       return Enter(Stage::kEndBarrier);
     case Stage::kEndBarrier:
       if (!context_.pushes.empty()) return false;

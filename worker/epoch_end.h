@@ -33,7 +33,7 @@ class EpochEnd {
   // Does one thing that can be done; false if there is none. `hold`: nothing may be pushed, because
   // of a checkpoint.
   bool Advance(absl::Time now, bool hold);
-  // Every worker stands at context.step.
+  // Every worker stands at context.step().
   bool over() const { return stage_ == Stage::kOver; }
   // Not in lockstep jobs: this worker's clock is finite again; clocks of other workers may still be
   // infinite.

@@ -43,15 +43,15 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
     case Stage::kFinishDelayed:
       // When all workers have entered, no push is in flight. The scheduler then has the servers
       // apply their held updates, and releases the workers afterwards.
-      if (!barriers.Pass(now, "finish_delayed", context_.step, BarrierEnter::FINISH_DELAYED))
+      if (!barriers.Pass(now, "finish_delayed", context_.step(), BarrierEnter::FINISH_DELAYED))
         return false;
       return Enter(due_ ? Stage::kBarrier : Stage::kOver);
     // Nobody reads before everybody's pushes are applied.
     case Stage::kBarrier:
-      if (!barriers.Pass(now, absl::StrCat("evaluation ", number_), context_.step)) return false;
+      if (!barriers.Pass(now, absl::StrCat("evaluation ", number_), context_.step())) return false;
       share_.Clear();
       first_batch_ = true;
-      slot_.step = context_.step;
+      slot_.step = context_.step();
       slot_.epoch = context_.epoch;
       if (const uint64_t read = synchroniser_.ReadLatest(now); read != 0) reads_.push_back(read);
       return Enter(Stage::kFetch);
@@ -108,8 +108,8 @@ void EvaluationRound::ReadRows(absl::Time now) {
     const client::TableKeys keys{inputs[i].table, inputs[i].keys};
     client::PulledRows* const rows = &slot_.rows[i];
     const uint32_t group = context_.plan.tables[inputs[i].table].group;
-    reads_.push_back(context_.client.PullInPlace(now, group, context_.step, {&keys, 1}, {&rows, 1},
-                                                 kFlagEvaluate));
+    reads_.push_back(context_.client.PullInPlace(now, group, context_.step(), {&keys, 1},
+                                                 {&rows, 1}, kFlagEvaluate));
   }
 }
 
@@ -146,7 +146,7 @@ bool EvaluationRound::Gather(absl::Time now, TrainerEffects* effects) {
 
 bool EvaluationRound::Judge() {
   if (context_.rank == 0 && Judged()) {
-    const absl::StatusOr<Verdict> verdict = judge_.Judge(context_.epoch, context_.step, result_);
+    const absl::StatusOr<Verdict> verdict = judge_.Judge(context_.epoch, context_.step(), result_);
     if (!verdict.ok()) {
       context_.Fail(verdict.status());
       return false;
@@ -202,7 +202,7 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   if (!json.is_object()) return result;
   const bool trained = !context_.plan.job.train().evaluate_only();
   json["epoch"] = trained ? context_.epoch + 1 : 0;
-  json["step"] = trained ? context_.step : 0;
+  json["step"] = trained ? context_.step() : 0;
   if (rows_ == HeldOut::kValidation) {
     json["data"] = "validation";
     // Without either, the rows are those of a program, which does not say what they are.
@@ -217,7 +217,7 @@ bool EvaluationRound::PassEndBarrier(absl::Time now) {
   const std::string barrier = absl::StrCat(kEvaluated, number_);
   BarrierEnter entry;
   entry.set_name(barrier);
-  entry.set_value(KeepsBest() ? verdict_.Pack() : context_.step);
+  entry.set_value(KeepsBest() ? verdict_.Pack() : context_.step());
   entry.set_evaluation_json(told_);
   if (!context_.barriers.Pass(now, std::move(entry))) return false;
   if (KeepsBest()) verdict_ = Verdict::Unpack(context_.barriers.MaxValue(barrier));

@@ -11,68 +11,80 @@
 
 namespace tandem::worker {
 
+// The gate of StepOrder::Next.
+struct StepPipeline::Gate {
+  int64_t pushes() const { return pipeline.context_.pushes.Steps(); }
+  void AwaitPush() const {}
+  int groups() const { return static_cast<int>(trained.size()); }
+  uint32_t id(int group) const { return trained[static_cast<size_t>(group)].id; }
+  const policies::UpdatePolicy& policy(int group) const {
+    return *pipeline.context_.policies[id(group)];
+  }
+  int64_t told(int group) const { return pipeline.context_.client.largest_min_clock(id(group)); }
+  void Refused(int group) const { pipeline.AskHowFar(now, id(group)); }
+
+  StepPipeline& pipeline;
+  const absl::Time now;
+  const absl::Span<const job::GroupPlan> trained = pipeline.context_.plan.trained_groups();
+};
+
 StepPipeline::StepPipeline(TrainerContext& context, DenseSynchroniser& synchroniser,
                            const DenseParameters& dense, absl::Duration probe_pause)
     : context_(context),
+      order_(context.order),
       synchroniser_(synchroniser),
       probe_pause_(probe_pause),
-      depth_(context.plan.job.train().prefetch_steps()),
-      slots_(static_cast<size_t>(depth_) + 2) {
+      slots_(static_cast<size_t>(order_.slots())) {
   const size_t padded = static_cast<size_t>(dense.blocks()) * job::kDenseBlockFloats;
   for (Slot& entry : slots_) entry.slot.dense_gradient.assign(padded + 1, 0.0f);
 }
 
-void StepPipeline::Begin() {
-  over_ = false;
-  first_step_ = next_fetch_ = next_read_ = context_.step;
+void StepPipeline::BeginAt(int64_t first_step, int64_t first_trained) {
+  order_.Begin({first_step, context_.StepLimit(), first_trained, synchroniser_.SyncsAtEnd()});
   context_.epoch_rows = 0;
   context_.place.reset();
 }
 
+void StepPipeline::Begin() { BeginAt(context_.step(), 0); }
+
 void StepPipeline::Resume(const TrainPosition& start, int64_t first_trained) {
-  Begin();
-  first_trained_ = first_trained;
-  next_read_ = std::max(next_read_, first_trained);
-  first_step_ = start.first_step();
+  BeginAt(start.first_step(), first_trained);
   context_.epoch_rows = start.rows();
   if (start.has_place()) context_.place = start.place();
 }
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
-  if (computed_ && context_.step < hold_from) {
-    computed_ = false;
-    AfterCompute(now, effects);
-    return true;
+  switch (order_.Next(hold_from, Gate{*this, now})) {
+    case StepOrder::Act::kNothing:
+      return false;
+    case StepOrder::Act::kPush:
+      AfterCompute(now, effects);
+      break;
+    case StepOrder::Act::kDrop:
+      DropBatch();
+      break;
+    case StepOrder::Act::kEnd:
+      // Rows that were prefetched for later steps are not used any more.
+      for (Slot& entry : slots_) CancelReads(&entry);
+      order_.End();
+      break;
+    case StepOrder::Act::kSkip:
+      Skip(now, order_.skips_to(hold_from), effects);
+      break;
+    case StepOrder::Act::kFetch:
+      StartFetch(effects);
+      break;
+    case StepOrder::Act::kRead:
+      StartReads(now);
+      break;
+    case StepOrder::Act::kStart:
+      StartCompute(now, effects);
+      break;
+    case StepOrder::Act::kFinish:
+      FinishStep();
+      break;
   }
-  if (DropBatch()) return true;
-  // The end of the epoch goes first: after an empty step nothing more may be fetched or read.
-  if (empty_step_ && !syncs_at_end()) {
-    End();
-    return true;
-  }
-  // Skip before anything else begins: the fetched batches get new step numbers, and their rows must
-  // be read for these.
-  if (SkipToOpenStep(now, hold_from, effects)) return true;
-  // Start fetches and pulls of later steps before the compute task, so that data and rows travel
-  // while the current step is computed.
-  const bool fetched = StartFetch(effects);
-  const bool read = StartReads(now);
-  const bool may_begin = context_.step < hold_from;
-  return (may_begin && StartCompute(now, effects)) || FinishStep() || fetched || read;
-}
-
-// Ends the epoch. Rows that were prefetched for later steps are not used any more.
-void StepPipeline::End() {
-  TANDEM_CHECK(!fetching_);
-  for (Slot& entry : slots_) {
-    CancelReads(&entry);
-    entry.state = SlotState::kFree;
-    entry.slot.step = -1;
-  }
-  next_fetch_ = next_read_ = context_.step;
-  exhausted_ = false;
-  empty_step_ = synced_at_end_ = false;
-  over_ = true;
+  return true;
 }
 
 void StepPipeline::CancelReads(Slot* entry) {
@@ -85,22 +97,14 @@ void StepPipeline::CancelReads(Slot* entry) {
 // The dead process has pushed this step to all ranges, so its rows are read only to pass over them.
 // The counts of the dead process end before the first of these steps (WorkerStart.position), so
 // this process counts them.
-bool StepPipeline::DropBatch() {
-  if (context_.step >= first_trained_) return false;
-  Slot& entry = SlotOf(context_.step);
-  const StepSlot& slot = entry.slot;
-  // Without rows the epoch ends, as usual: the dead process may have told some ranges so.
-  if (entry.state != SlotState::kFetched || slot.step != context_.step) return false;
-  if (slot.batch.samples == 0) return false;
+void StepPipeline::DropBatch() {
+  const StepSlot& slot = SlotOf(context_.step()).slot;
   CountUpdatesOf(slot);
   context_.report.AddTrainedBefore(slot);
   context_.epoch_rows += slot.batch.samples;
   if (slot.place.has_value()) context_.place = slot.place;
-  entry.state = SlotState::kFree;
-  entry.slot.step = -1;
-  context_.pushed = ++context_.step;
+  order_.Drop();
   ++context_.progress;
-  return true;
 }
 
 // An update counts once for each range in which it has rows.
@@ -121,78 +125,51 @@ void StepPipeline::CountUpdatesOf(const StepSlot& slot) {
 }
 
 // A push of this worker came too late somewhere and was dropped there. The worker continues at the
-// step that is open now. An empty push covers the steps between, and the batches fetched ahead now
-// belong to later steps, whose rows are pulled anew. The worker never skips the step of an agreed
-// checkpoint (`hold_from`).
+// step that is open now. An empty push covers the steps between.
 //
 // The synchroniser is told of the skipped steps as after a step. Other workers may wait for those
 // steps, and this worker may be about to stop for a checkpoint, which they can reach only after the
 // steps.
-bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
-  const int64_t to = std::min(open_step_, hold_from);
-  if (to <= context_.step || fetching_ || step_begun()) return false;
-  context_.PushEmptyToAll(now, context_.step, to - 1, 0);
-  const int64_t skipped = to - context_.step;
-  for (Slot& entry : slots_) {
-    if (entry.slot.step < 0) continue;
+void StepPipeline::Skip(absl::Time now, int64_t to, TrainerEffects* effects) {
+  const int64_t from = context_.step();
+  context_.PushEmptyToAll(now, from, to - 1, 0);
+  order_.Skip(to);
+  for (int64_t step = to; step < order_.next_fetch(); ++step) {
+    Slot& entry = SlotOf(step);
     CancelReads(&entry);
-    entry.state = SlotState::kFetched;
-    entry.slot.step += skipped;
-    if (entry.slot.step >= context_.StepLimit()) entry.slot.batch.Clear();
+    entry.slot.step = step;
+    if (!order_.has_samples(step)) entry.slot.batch.Clear();
   }
-  skipped_ += skipped;
-  next_fetch_ += skipped;
-  context_.step = context_.pushed = next_read_ = to;
   ++context_.progress;
   left_out_.step = to - 1;
-  synchronising_ = skipping_ = synchroniser_.AfterCompute(&left_out_, effects);
-  synchronised_ = false;
-  return true;
+  if (synchroniser_.AfterCompute(&left_out_, effects)) order_.AwaitSkipped();
 }
 
 // ---- data and rows ----------------------------------------------------------------------------
 
-bool StepPipeline::StartFetch(TrainerEffects* effects) {
-  if (fetching_ || next_fetch_ > context_.step + depth_ + 1) return false;
-  Slot& entry = SlotOf(next_fetch_);
-  if (entry.state != SlotState::kFree) return false;
-  entry.slot.step = next_fetch_;
-  entry.slot.epoch = context_.epoch;
-  if (next_fetch_ >= context_.StepLimit()) exhausted_ = true;
-  if (exhausted_) {
-    entry.slot.batch.Clear();
-    entry.state = SlotState::kFetched;
+void StepPipeline::StartFetch(TrainerEffects* effects) {
+  StepSlot& slot = SlotOf(order_.next_fetch()).slot;
+  slot.step = order_.next_fetch();
+  slot.epoch = context_.epoch;
+  if (order_.BeginFetch()) {
+    effects->tasks.push_back(FetchTask{&slot});
   } else {
-    entry.state = SlotState::kFetching;
-    fetching_ = true;
-    effects->tasks.push_back(FetchTask{&entry.slot});
+    slot.batch.Clear();
   }
-  ++next_fetch_;
-  return true;
 }
 
 void StepPipeline::OnTaskDone(const FetchTask& task) {
-  fetching_ = false;
-  SlotOf(task.slot->step).state = SlotState::kFetched;
-  if (task.slot->batch.samples == 0) {
-    exhausted_ = true;
-  } else {
-    context_.ended_at = 0;  // a resumed run with more steps trains on in an epoch that had ended
-  }
+  order_.OnFetched(task.slot->batch.samples > 0);
+  // A resumed run with more steps trains on in an epoch that had ended.
+  if (task.slot->batch.samples > 0) context_.ended_at = 0;
 }
 
-bool StepPipeline::StartReads(absl::Time now) {
-  if (next_read_ >= next_fetch_ || next_read_ > context_.pushed + depth_) return false;
-  Slot& entry = SlotOf(next_read_);
-  if (entry.state != SlotState::kFetched) return false;
-  // Out of data: lockstep jobs continue with empty steps; in other jobs the epoch ends here.
-  if (entry.slot.batch.samples == 0 && !context_.plan.lockstep) return false;
-  entry.state = SlotState::kReading;
+void StepPipeline::StartReads(absl::Time now) {
+  Slot& entry = SlotOf(order_.next_read());
+  order_.BeginRead();
   entry.read_since = now;
   entry.slot.rows.resize(entry.slot.batch.sparse.size());
   for (const job::GroupPlan& group : context_.plan.trained_groups()) ReadGroup(now, group, &entry);
-  ++next_read_;
-  return true;
 }
 
 void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Slot* entry) {
@@ -203,8 +180,8 @@ void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Slot* 
   if (rows_.size() < keys_.size()) rows_.push_back(&slot.dense_rows);
   Read read;
   read.request = context_.client.PullInPlace(now, group.id, slot.step, keys_, rows_, 0);
-  read.tells_end = context_.plan.lockstep && !synchroniser_.TellsSamples() &&
-                   context_.policies[group.id]->properties().lockstep && slot.step > first_step_;
+  read.tells_end = order_.MayTellEnd(slot.step) && !synchroniser_.TellsSamples() &&
+                   context_.policies[group.id]->properties().lockstep;
   entry->reads.push_back(read);
 }
 
@@ -237,12 +214,12 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
     if (it == entry.reads.end()) continue;
     // A step without samples of any worker has just closed, so the epoch is over.
     if (it->tells_end && completion.closed_samples == 0) {
-      empty_step_ = true;
+      order_.OnEmptyStep();
       context_.empty_steps = synchroniser_.SyncsAtEnd() ? 2 : 1;
     }
     entry.reads.erase(it);
     if (!entry.reads.empty()) return true;
-    entry.state = SlotState::kReady;
+    order_.OnRows(static_cast<int>(&entry - slots_.data()));
     synchroniser_.OnRows(&entry.slot);
     effects->transfers.push_back({false, entry.slot.step, entry.read_since, now});
     return true;
@@ -252,25 +229,14 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
 
 // ---- computing --------------------------------------------------------------------------------
 
-bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
-  Slot& entry = SlotOf(context_.step);
-  // A step starts only when the previous one is synchronised, because the model needs the new dense
-  // parameters. Policies are asked last: a refusal sends a probe.
-  StepSlot& slot = entry.slot;
-  if (synchronising_ || slot.step != context_.step) return false;
-  const bool out_of_data = slot.batch.samples == 0;
-  if (out_of_data && !context_.plan.lockstep && entry.state == SlotState::kFetched) {
-    End();
-    return true;
-  }
-  if (entry.state != SlotState::kReady || !MayStart(now)) return false;
-  entry.state = SlotState::kComputing;
-  clock_gap_ = ClockGap();
+void StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
+  StepSlot& slot = SlotOf(context_.step()).slot;
+  order_.Start();
   slot.loss_sum = slot.interval_auc = 0;
   slot.skipped = false;
   slot.computed = slot.slept = slot.joined = absl::ZeroDuration();
-  slot.last = empty_step_;
-  if (out_of_data) {
+  slot.last = order_.last();
+  if (slot.batch.samples == 0) {
     std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);
     AfterCompute(now, effects);
   } else {
@@ -278,20 +244,6 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
     PreparePushes(&slot);
     effects->tasks.push_back(ComputeTask{&slot});
   }
-  return true;
-}
-
-bool StepPipeline::MayStart(absl::Time now) {
-  if (context_.pushes.Steps() >= context_.plan.job.train().max_inflight_pushes()) return false;
-  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
-    if (context_.policies[group.id]->MayStart(context_.step,
-                                              context_.client.largest_min_clock(group.id))) {
-      continue;
-    }
-    AskHowFar(now, group.id);
-    return false;
-  }
-  return true;
 }
 
 // As a rule a start needs no message, because answers to pulls carry clocks. But after a range has
@@ -300,15 +252,7 @@ bool StepPipeline::MayStart(absl::Time now) {
 void StepPipeline::AskHowFar(absl::Time now, uint32_t group) {
   if (probe_ != 0 || now < next_probe_) return;
   next_probe_ = now + probe_pause_;
-  probe_ = context_.client.Pull(now, group, context_.pushed, {}, {}, kFlagEvaluate);
-}
-
-int64_t StepPipeline::ClockGap() const {
-  int64_t gap = 0;
-  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
-    gap = std::max(gap, context_.step - context_.client.largest_min_clock(group.id));
-  }
-  return gap;
+  probe_ = context_.client.Pull(now, group, order_.pushed(), {}, {}, kFlagEvaluate);
 }
 
 void StepPipeline::PreparePushes(StepSlot* slot) {
@@ -322,36 +266,34 @@ void StepPipeline::PreparePushes(StepSlot* slot) {
   }
 }
 
-// A step that was taken back does not count.
-void StepPipeline::OnTaskDone(const ComputeTask&) { computed_ = computing(); }
-
 void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   // A loss that is not finite ends the job before its gradient leaves this worker. The push and the
   // synchroniser's task start together, so that both travel at the same time.
-  StepSlot& slot = SlotOf(context_.step).slot;
+  StepSlot& slot = SlotOf(context_.step()).slot;
   ++context_.progress;
   if (!std::isfinite(slot.loss_sum)) {
+    order_.Withhold();
     return context_.Fail(DivergedError(absl::StrCat("the loss is ", slot.loss_sum, " at step ",
-                                                    context_.step, " (epoch ", context_.epoch,
+                                                    context_.step(), " (epoch ", context_.epoch,
                                                     "): lower the learning rate or clip")));
   }
-  const int64_t in_flight = next_read_ - context_.step + context_.pushes.Steps();
+  const int64_t in_flight = order_.InFlight(context_.pushes.Steps());
   context_.report.AddStep(slot, in_flight);
   context_.epoch_rows += slot.batch.samples;
   if (slot.batch.samples > 0 && slot.place.has_value()) context_.place = slot.place;
-  effects->steps.push_back({context_.step, slot.samples(), slot.loss_sum, clock_gap_, in_flight});
+  effects->steps.push_back(
+      {context_.step(), slot.samples(), slot.loss_sum, order_.clock_gap(), in_flight});
   Push(now, in_flight, &slot);
-  synchronising_ = true;
-  synchronised_ = !synchroniser_.AfterCompute(&slot, effects);
+  order_.Pushed(synchroniser_.AfterCompute(&slot, effects));
 }
 
 void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
   for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     client::ClientCore::PushInfo info;
     info.group = group.id;
-    info.first_step = info.step = context_.step;
+    info.first_step = info.step = context_.step();
     info.samples = static_cast<uint64_t>(slot->samples());
-    info.clock_gap = static_cast<int32_t>(clock_gap_);
+    info.clock_gap = static_cast<int32_t>(order_.clock_gap());
     info.in_flight = static_cast<int32_t>(in_flight);
     uint64_t sent = 0;
     if (slot->skipped) info.flags = kFlagSkipped;
@@ -361,57 +303,40 @@ void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
       synchroniser_.WriteGradient(group.id, slot);
       sent = context_.client.Push(now, info, &slot->pushes[group.id]);
     }
-    context_.pushes.Add(sent, context_.step, now);
+    context_.pushes.Add(sent, context_.step(), now);
   }
-  context_.pushed = context_.step + 1;
 }
 
 void StepPipeline::OnTaskDone(const SynchroniseTask& task) {
-  synchronised_ = true;
+  order_.OnSynchronised();
   context_.report.AddCollectiveBytes(task.slot->bytes_sent);
   context_.report.AddMissedSums(task.slot->missed);
   ++context_.progress;
 }
 
-bool StepPipeline::FinishStep() {
-  if (!synchronising_ || !synchronised_) return false;
-  synchronising_ = false;
-  // context_.step is the open step already.
-  if (std::exchange(skipping_, false)) return true;
-  Slot& entry = SlotOf(context_.step);
-  if (synchroniser_.TellsSamples() && entry.slot.samples_of_all == 0) {
-    empty_step_ = true;
-    context_.empty_steps = entry.slot.empty_steps;
-  }
-  synced_at_end_ = entry.slot.last;
-  entry.state = SlotState::kFree;
-  entry.slot.step = -1;
-  ++context_.step;
-  ++context_.progress;
-  return true;
+void StepPipeline::FinishStep() {
+  const bool skipping = order_.skipping();
+  const StepSlot& slot = SlotOf(context_.step()).slot;
+  const bool empty = !skipping && synchroniser_.TellsSamples() && slot.samples_of_all == 0;
+  if (empty) context_.empty_steps = slot.empty_steps;
+  if (!skipping) ++context_.progress;
+  order_.Finish(empty);
 }
 
 // ---- for others -------------------------------------------------------------------------------
 
-bool StepPipeline::computing() const {
-  return !over_ && !synchronising_ && SlotOf(context_.step).state == SlotState::kComputing;
-}
-
-bool StepPipeline::step_begun() const { return computing() || (!over_ && synchronising_); }
-
-void StepPipeline::TakeBack() { SlotOf(context_.step).state = SlotState::kReady; }
-
 Activity StepPipeline::Doing(const Activity& synchroniser) const {
-  const SlotState state = SlotOf(context_.step).state;
-  if (synchronising_ && !synchronised_) {
-    const int64_t step = context_.step - (skipping_ ? 1 : 0);
+  const StepOrder::State state = order_.state(context_.step());
+  if (order_.synchronising() && !order_.synchronised()) {
+    const int64_t step = context_.step() - (order_.skipping() ? 1 : 0);
     return {absl::StrCat("allreduce of step ", step, synchroniser.text.empty() ? "" : ": ",
                          synchroniser.text),
             synchroniser.waits_for};
   }
-  if (state == SlotState::kComputing) return {absl::StrCat("computing step ", context_.step), {}};
-  if (state == SlotState::kFetching) {
-    return {absl::StrCat("reading data of step ", context_.step), {}};
+  if (state == StepOrder::State::kComputing)
+    return {absl::StrCat("computing step ", context_.step()), {}};
+  if (state == StepOrder::State::kFetching) {
+    return {absl::StrCat("reading data of step ", context_.step()), {}};
   }
   return {};
 }

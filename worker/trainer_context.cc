@@ -24,6 +24,15 @@ int64_t PushesUnderWay::Steps() const {
   return steps;
 }
 
+namespace {
+
+StepOrder::Options OrderOf(const job::ResolvedJob& plan) {
+  const int depth = plan.job.train().prefetch_steps();
+  return {depth, depth + 2, plan.job.train().max_inflight_pushes(), plan.lockstep};
+}
+
+}  // namespace
+
 TrainerContext::TrainerContext(const job::ResolvedJob& job_plan, int own_rank,
                                uint64_t own_incarnation, BufferSource& source,
                                const client::ClientCore::Options& client_options,
@@ -34,7 +43,8 @@ TrainerContext::TrainerContext(const job::ResolvedJob& job_plan, int own_rank,
       buffers(source),
       control_resend(resend),
       client(plan, EndpointId::Worker(rank), incarnation, buffers, client_options),
-      barriers(plan.workers(), resend) {}
+      barriers(plan.workers(), resend),
+      order(OrderOf(plan)) {}
 
 void TrainerContext::Fail(absl::Status status) {
   if (failure.ok()) failure = std::move(status);

@@ -17,6 +17,7 @@
 #include "policies/policy.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
+#include "worker/step_order.h"
 #include "worker/trainer_report.h"
 #include "worker/trainer_task.h"
 #include "worker/worker_barriers.h"
@@ -66,8 +67,7 @@ struct TrainerContext {
   // This process has taken the place of a dead one, and the other workers train.
   bool replaces = false;
   std::shared_ptr<const RangeMap> map;  // of the newest view
-  int64_t step = 0;                     // current step; all steps before it are pushed
-  int64_t pushed = 0;                   // steps pushed
+  StepOrder order;                      // the position of this worker, and its next step
   int64_t epoch = 0;
   int64_t epoch_rows = 0;  // rows that this worker has trained on in this epoch
   // The last known place in the files that is not beyond these rows. Batches that were read ahead
@@ -86,6 +86,7 @@ struct TrainerContext {
   // 0: it has samples.
   int64_t ended_at = 0;
 
+  int64_t step() const { return order.step(); }  // the current step
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   void SendDone(EndpointId to, uint64_t command, const absl::Status& status = absl::OkStatus());

@@ -37,13 +37,13 @@ TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
   if (plan.job.data().format() == Data::PROGRAM) context_.report.WatchRows();
   context_.resumed = options.start.has_value();
   if (options.start.has_value()) {
-    context_.step = context_.pushed = options.start->step();
+    context_.order.StandAt(options.start->step());
     context_.epoch = options.start->epoch();
     context_.common_step = options.start->common_step();
     context_.closing_steps = options.start->closing_steps();
     context_.ended_at = options.start->ended_at();
     if (options.start->epoch_over()) {
-      context_.empty_steps = context_.step - context_.common_step + 1;
+      context_.empty_steps = context_.step() - context_.common_step + 1;
     }
     context_.report.BeginEpoch(options.start->rows());
   }
@@ -62,7 +62,7 @@ TrainerCore::TrainerCore(const job::ResolvedJob& plan, const Options& options,
     evaluation_.judge().Resume(*kept_);
     context_.report.SetBest(*kept_);
   }
-  next_checkpoint_step_ = context_.step;
+  next_checkpoint_step_ = context_.step();
 }
 
 // ---- events -----------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ void TrainerCore::OnCommand(absl::Time now, const Command& command) {
   // With `hold`, STOP follows the checkpoint. If the program computes no more steps, the current
   // step would never end. The step has pushed nothing yet, so the trainer takes it back, and the
   // checkpoint does not wait for it.
-  const bool takes_back = command.hold() && pipeline_.computing() && options_.take_back;
-  if (takes_back && options_.take_back(context_.step)) pipeline_.TakeBack();
-  requested_checkpoint_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
+  const bool takes_back = command.hold() && context_.order.computing() && options_.take_back;
+  if (takes_back && options_.take_back(context_.step())) context_.order.TakeBack();
+  requested_checkpoint_.OnCommand(command, context_.step() + (context_.order.step_begun() ? 1 : 0));
 }
 
 void TrainerCore::OnLost(absl::Time now, EndpointId peer, absl::string_view why) {
@@ -200,7 +200,7 @@ void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Complet
                                TrainerEffects* effects) {
   ++context_.progress;
   if (!completion.status.ok()) context_.Fail(completion.status);
-  pipeline_.OnOpenStep(completion.open_step);
+  context_.order.OnOpenStep(completion.open_step);
   const uint64_t request = completion.request;
   (void)(context_.pushes.OnDone(now, request, effects) || evaluation_.OnCompletion(request) ||
          pipeline_.OnCompletion(now, completion, effects));
@@ -281,18 +281,18 @@ TrainPosition TrainerCore::Position() const {
   const bool lockstep = context_.plan.lockstep;
   const bool told = phase_ >= Phase::kEvaluation ||
                     (phase_ == Phase::kEpochEnd && (lockstep || epoch_end_.caught_up())) ||
-                    (phase_ == Phase::kTraining && lockstep && pipeline_.ends());
+                    (phase_ == Phase::kTraining && lockstep && context_.order.ends());
   TrainPosition position;
   position.set_epoch(context_.epoch);
   const bool several = lockstep && synchroniser_->HasOwnState();
-  const int64_t closed = several ? context_.step - context_.empty_steps + 1 : context_.step;
+  const int64_t closed = several ? context_.step() - context_.empty_steps + 1 : context_.step();
   const int64_t reached = lockstep ? closed : context_.common_step;
   const bool limited = ((lockstep && !several) || told) && reached > context_.StepLimit();
   const bool over = told || limited;
   position.set_epoch_over(over);
   if (limited) position.set_max_steps(context_.plan.job.train().max_steps());
-  position.set_step(context_.step);
-  position.set_first_step(pipeline_.first_step());
+  position.set_step(context_.step());
+  position.set_first_step(context_.order.first_step());
   position.set_rows(context_.epoch_rows);
   if (context_.place.has_value()) *position.mutable_place() = *context_.place;
   position.set_common_step(lockstep && over ? closed : context_.common_step);
@@ -311,7 +311,7 @@ bool TrainerCore::AdvanceRequestedCheckpoint(absl::Time now, TrainerEffects* eff
   // In a lockstep job all workers take every step, even without data.
   state.out_of_steps =
       !context_.plan.lockstep && phase_ >= Phase::kEpochEnd && epoch_end_.out_of_steps();
-  state.synchronising = pipeline_.synchronising();
+  state.synchronising = context_.order.synchronising();
   return requested_checkpoint_.Advance(now, state, effects);
 }
 
@@ -334,7 +334,7 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
   if (synchroniser_->EndsEpochs() && dense_end_ != DenseEnd::kReached) {
     if (dense_end_ == DenseEnd::kUnderWay) return false;
     dense_end_ = DenseEnd::kUnderWay;
-    effects->tasks.push_back(EpochEndTask{true, context_.step, &missed_sums_, &epoch_end_bytes_});
+    effects->tasks.push_back(EpochEndTask{true, context_.step(), &missed_sums_, &epoch_end_bytes_});
     return true;
   }
   return BeginEvaluation(now);
@@ -363,9 +363,9 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   if (!options_.checkpoint) return KeptBest(now);
   // Write the checkpoint before the test rows are scored: the scores must be those of the saved
   // model.
-  best_checkpointed_ = context_.step;
+  best_checkpointed_ = context_.step();
   best_checkpoint_.Begin(absl::StrCat("checkpoint the best of epoch ", context_.epoch),
-                         options_.checkpoint_path, context_.step, Position());
+                         options_.checkpoint_path, context_.step(), Position());
   return Enter(Phase::kCheckpointBest);
 }
 
@@ -416,8 +416,8 @@ bool TrainerCore::NextEpochOrEnd() {
     return Enter(Phase::kTraining);
   }
   // If the last step is the best one, its checkpoint exists already.
-  if (!options_.checkpoint || best_checkpointed_ == context_.step) return Enter(Phase::kEnd);
-  final_checkpoint_.Begin("checkpoint", options_.checkpoint_path, context_.step, Position());
+  if (!options_.checkpoint || best_checkpointed_ == context_.step()) return Enter(Phase::kEnd);
+  final_checkpoint_.Begin("checkpoint", options_.checkpoint_path, context_.step(), Position());
   return Enter(Phase::kCheckpoint);
 }
 
@@ -426,7 +426,7 @@ bool TrainerCore::AdvanceEnd(absl::Time now) {
   // entry says so (CollectOutgoing). At the barrier the scheduler collects the servers' reports
   // (END), and sends STOP after the release.
   said_done_ = true;
-  context_.barriers.Pass(now, "end", context_.step, BarrierEnter::END);
+  context_.barriers.Pass(now, "end", context_.step(), BarrierEnter::END);
   // STOP ends the phase.
   return false;
 }
@@ -438,7 +438,7 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   // A worker that is released has therefore been heard.
   const bool report = said_done_ || context_.report.has_evaluation() || Marking() != nullptr;
   // The scheduler measures how long it took to replace a worker.
-  const bool back = !said_back_ && context_.step > options_.replaces->first_step();
+  const bool back = !said_back_ && context_.step() > options_.replaces->first_step();
   said_back_ = said_back_ || back;
   // In a new epoch the scheduler knows no place yet where another process could begin.
   const bool begins = ReportsPlaces() && place_of_epoch_ != context_.epoch && place_of_epoch_ >= 0;
@@ -460,9 +460,9 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
 bool TrainerCore::CheckpointIsNear() {
   const int64_t every = context_.plan.job.checkpoint().every_steps();
   if (every == 0 || !options_.checkpoint || context_.rank != 0) return false;
-  if (phase_ < Phase::kTraining || context_.step < next_checkpoint_step_) return false;
-  next_checkpoint_step_ = (context_.step / every + 1) * every;
-  return context_.step > 0;
+  if (phase_ < Phase::kTraining || context_.step() < next_checkpoint_step_) return false;
+  next_checkpoint_step_ = (context_.step() / every + 1) * every;
+  return context_.step() > 0;
 }
 
 const CheckpointWriter* TrainerCore::Marking() const {
@@ -476,7 +476,7 @@ const CheckpointWriter* TrainerCore::Marking() const {
 // Whether reports have the place of this worker. The counts of a report with a place must be those
 // of the steps before the place.
 bool TrainerCore::ReportsPlaces() const {
-  return phase_ == Phase::kTraining && !context_.plan.lockstep && !pipeline_.synchronising();
+  return phase_ == Phase::kTraining && !context_.plan.lockstep && !context_.order.synchronising();
 }
 
 absl::Duration TrainerCore::ReportPeriod() const {
@@ -487,7 +487,7 @@ absl::Duration TrainerCore::ReportPeriod() const {
 void TrainerCore::SendReport(absl::Time now, bool done) {
   Control control;
   *control.mutable_progress() = context_.report.Take(now, context_.plan, context_.client,
-                                                     context_.epoch, context_.step, done);
+                                                     context_.epoch, context_.step(), done);
   if (const CheckpointWriter* const saving = Marking(); saving != nullptr) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }
@@ -505,7 +505,7 @@ Activity TrainerCore::Doing(absl::Time now, const Activity& synchroniser) const 
   if (!barrier.empty()) return {absl::StrCat("at barrier ", barrier), {}};
   Activity doing = pipeline_.Doing(synchroniser);
   if (doing.text.empty()) doing = context_.client.Waiting(now);
-  if (doing.text.empty()) doing.text = absl::StrCat("step ", context_.step);
+  if (doing.text.empty()) doing.text = absl::StrCat("step ", context_.step());
   return doing;
 }
 

@@ -94,7 +94,7 @@ class TrainerCore {
 
   // The worker has computed everything and waits for the end of the job.
   bool at_end() const { return said_done_; }
-  int64_t step() const { return context_.step; }
+  int64_t step() const { return context_.step(); }
   int64_t epoch() const { return context_.epoch; }
   // The current work of the loop, or the node that it waits for; this process's heartbeats carry
   // it. `synchroniser`: the wait of a running SynchroniseTask, according to its runner.

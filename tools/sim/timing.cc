@@ -29,6 +29,23 @@ bool PoliciesTell(const job::ResolvedJob& plan) {
 
 }  // namespace
 
+// The gate of StepOrder::Next.
+struct Timing::Gate {
+  int64_t pushes() const {
+    timing.TakeAcks(rank);
+    return static_cast<int64_t>(timing.worker(rank).acks.size());
+  }
+  void AwaitPush() const { timing.AwaitWord(rank); }
+  int groups() const { return static_cast<int>(timing.groups_.size()); }
+  const Group& of(int group) const { return timing.groups_[static_cast<size_t>(group)]; }
+  const policies::UpdatePolicy& policy(int group) const { return *of(group).policy; }
+  int64_t told(int group) const { return of(group).told[static_cast<size_t>(rank)]; }
+  void Refused(int /*group*/) const { timing.Ask(rank); }
+
+  Timing& timing;
+  const int rank;
+};
+
 absl::Status Timing::Check(const job::ResolvedJob& plan) {
   if (plan.workers_serve) {
     return absl::InvalidArgumentError(
@@ -73,7 +90,13 @@ Timing::Timing(const job::ResolvedJob& plan, const TimingOptions& options)
 absl::Status Timing::Init() {
   const auto workers = static_cast<size_t>(plan_.workers());
   TANDEM_ASSIGN_OR_RETURN(times_, data::OpenStepTimesOfAll(plan_, options_.service_seed));
-  workers_.resize(workers);
+  const StepOrder::Options order = {depth_, slots_each_, plan_.job.train().max_inflight_pushes(),
+                                    plan_.lockstep};
+  StepOrder::Epoch epoch;
+  epoch.limit = options_.steps;
+  epoch.syncs_at_end = replicas_ && policies_tell_;
+  workers_.assign(workers, Worker(order));
+  for (Worker& w : workers_) w.order.Begin(epoch);
   slots_.resize(workers * static_cast<size_t>(slots_each_));
   for (const job::GroupPlan& config : plan_.trained_groups()) {
     Group group;
@@ -103,7 +126,10 @@ absl::Status Timing::Init() {
 absl::Status Timing::Run() {
   // All workers begin at the same time. The first pulls of all workers come before any second pull.
   for (int ahead = 0; ahead <= depth_; ++ahead) {
-    for (int rank = 0; rank < plan_.workers(); ++rank) StartRead(rank);
+    for (int rank = 0; rank < plan_.workers(); ++rank) {
+      Fetch(rank);
+      if (worker(rank).order.MayRead()) StartRead(rank);
+    }
   }
   const Ticks limit = options_.limit == absl::InfiniteDuration() ? kNever : TicksOf(options_.limit);
   while (done_ < plan_.workers()) {
@@ -134,7 +160,7 @@ void Timing::Dispatch(const Event& event) {
     case Kind::kRowsArrive:
       return OnRows(event);
     case Kind::kComputed:
-      AfterCompute(event.rank);
+      worker(event.rank).order.OnComputed();
       return Advance(event.rank);
     case Kind::kPushArrives:
       return OnPush(event);
@@ -142,7 +168,7 @@ void Timing::Dispatch(const Event& event) {
       return OnProbe(event.rank);
     case Kind::kWordArrives:
       worker(event.rank).awaits_word = false;
-      worker(event.rank).open_step = std::max(worker(event.rank).open_step, event.step);
+      worker(event.rank).order.OnOpenStep(event.step);
       return Advance(event.rank);
     case Kind::kSummed:
       return OnSummed();
@@ -156,15 +182,37 @@ void Timing::Advance(int rank) {
   }
 }
 
-// As StepPipeline::Advance: pulls of later steps come first.
+// As StepPipeline::Advance. Fetches take no time.
 bool Timing::AdvanceOnce(int rank) {
-  Worker& w = worker(rank);
-  if (w.stage != Worker::Stage::kTraining) return Leave(rank);
-  if (w.ends) {
-    w.stage = Worker::Stage::kDraining;
-    return true;
+  StepOrder& order = worker(rank).order;
+  if (order.over()) return Leave(rank);
+  switch (order.Next(std::numeric_limits<int64_t>::max(), Gate{*this, rank})) {
+    case StepOrder::Act::kNothing:
+    case StepOrder::Act::kDrop:  // no process takes the place of another
+      return false;
+    case StepOrder::Act::kPush:
+      AfterCompute(rank);
+      break;
+    case StepOrder::Act::kEnd:
+      order.End();
+      break;
+    case StepOrder::Act::kSkip:
+      Skip(rank);
+      break;
+    case StepOrder::Act::kFetch:
+      Fetch(rank);
+      break;
+    case StepOrder::Act::kRead:
+      StartRead(rank);
+      break;
+    case StepOrder::Act::kStart:
+      StartCompute(rank);
+      break;
+    case StepOrder::Act::kFinish:
+      order.Finish(nobody_);
+      break;
   }
-  return SkipToOpenStep(rank) || StartRead(rank) || StartCompute(rank);
+  return true;
 }
 
 // The end of an epoch (worker/epoch_end.h), up to the barrier of all workers.
@@ -172,7 +220,7 @@ bool Timing::Leave(int rank) {
   Worker& w = worker(rank);
   if (w.stage == Worker::Stage::kDone || !AllAcknowledged(rank)) return false;
   if (w.stage == Worker::Stage::kDraining && !plan_.lockstep) {
-    PushEmpty(rank, w.step, /*finished=*/true);
+    PushEmpty(rank, w.order.step(), /*finished=*/true);
     w.stage = Worker::Stage::kLeaving;
     return true;
   }
@@ -181,144 +229,107 @@ bool Timing::Leave(int rank) {
   return false;
 }
 
-bool Timing::SkipToOpenStep(int rank) {
+void Timing::Skip(int rank) {
   Worker& w = worker(rank);
-  const int64_t to = w.open_step;
-  if (to <= w.step || w.computing || w.synchronising) return false;
-  const int64_t skipped = to - w.step;
+  const int64_t to = w.order.skips_to(std::numeric_limits<int64_t>::max());
   PushEmpty(rank, to - 1, /*finished=*/false);
-  w.skipped += skipped;
+  w.order.Skip(to);
   ++w.life;  // prefetched rows are pulled again
-  w.step = w.pushed = w.next_read = to;
-  return true;
 }
 
-bool Timing::StartRead(int rank) {
+void Timing::Fetch(int rank) {
+  StepOrder& order = worker(rank).order;
+  if (order.BeginFetch()) order.OnFetched(/*samples=*/true);
+}
+
+void Timing::StartRead(int rank) {
   Worker& w = worker(rank);
-  if (w.next_read > w.pushed + depth_ || (!HasSamples(w.next_read) && !plan_.lockstep))
-    return false;
-  const int index = SlotOf(rank, w.next_read);
-  slot(index) = {SlotState::kReading, static_cast<int>(groups_.size()), agenda_.now()};
   Event read;
   read.kind = Kind::kReadArrives;
   read.rank = rank;
-  read.step = w.next_read++;
-  read.slot = index;
+  read.step = w.order.next_read();
+  read.slot = SlotOf(rank, read.step);
   read.extra = w.life;
+  slot(read.slot) = {static_cast<int>(groups_.size()), agenda_.now()};
+  w.order.BeginRead();
   agenda_.Put(links_.Sent(rank, 0, agenda_.now()), read);
-  return true;
 }
 
 void Timing::OnRows(const Event& event) {
   Worker& w = worker(event.rank);
   if (event.extra != w.life) return;
   Slot& s = slot(event.slot);
-  s.state = SlotState::kReady;
+  w.order.OnRows(event.slot - event.rank * slots_each_);
   const Ticks took = agenda_.now() - s.asked;
   w.shortest_read = w.shortest_read < 0 ? took : std::min(w.shortest_read, took);
   for (Group& group : groups_) {
     const TimedRead& read = group.reads[static_cast<size_t>(event.slot)];
     int64_t& told = group.told[static_cast<size_t>(event.rank)];
     told = std::max(told, read.min_clock);
-    const bool tells = policies_tell_ && group.range->properties().lockstep && event.step > 0;
-    if (tells && read.closed_samples == 0) w.ends = true;
+    const bool tells = policies_tell_ && group.range->properties().lockstep;
+    if (tells && read.closed_samples == 0 && w.order.MayTellEnd(event.step)) w.order.OnEmptyStep();
   }
   Advance(event.rank);
 }
 
-bool Timing::StartCompute(int rank) {
+void Timing::StartCompute(int rank) {
   Worker& w = worker(rank);
-  if (w.computing || w.synchronising) return false;
-  const bool samples = HasSamples(w.step);
-  if (!samples && !plan_.lockstep) {
-    w.stage = Worker::Stage::kDraining;
-    return true;
-  }
-  Slot& s = slot(SlotOf(rank, w.step));
-  if (w.step >= w.next_read || s.state != SlotState::kReady || !MayStart(rank)) return false;
-  s.state = SlotState::kComputing;
-  s.clock_gap = static_cast<int32_t>(ClockGap(rank));
-  if (!samples) {
-    AfterCompute(rank);
-    return true;
-  }
+  w.order.Start();
+  if (!HasSamples(w.order.step())) return;
   const job::StepTimes& times = times_[static_cast<size_t>(rank)];
-  absl::Duration takes = times.any() ? times.Of(w.step) : options_.compute;
+  absl::Duration takes = times.any() ? times.Of(w.order.step()) : options_.compute;
   if (!options_.least_compute.empty()) {
     takes = std::max(takes, options_.least_compute[static_cast<size_t>(rank)]);
   }
   const Ticks ticks = TicksOf(takes);
-  w.computing = true;
   w.computes = ticks;
   Event computed;
   computed.kind = Kind::kComputed;
   computed.rank = rank;
   agenda_.Put(agenda_.now() + ticks, computed);
-  return true;
 }
 
-bool Timing::MayStart(int rank) {
-  Worker& w = worker(rank);
-  TakeAcks(rank);
-  if (static_cast<int64_t>(w.acks.size()) >= plan_.job.train().max_inflight_pushes()) {
-    AwaitWord(rank);
-    return false;
-  }
-  for (const Group& group : groups_) {
-    if (group.policy->MayStart(w.step, group.told[static_cast<size_t>(rank)])) continue;
-    if (w.awaits_word) return false;
-    w.awaits_word = true;
-    Event probe;
-    probe.kind = Kind::kProbeArrives;
-    probe.rank = rank;
-    agenda_.Put(std::max(links_.Sent(rank, 0, agenda_.now()), agenda_.now() + TicksOf(kProbePause)),
-                probe);
-    return false;
-  }
-  return true;
-}
-
-int64_t Timing::ClockGap(int rank) const {
-  const size_t r = static_cast<size_t>(rank);
-  int64_t gap = 0;
-  for (const Group& group : groups_) gap = std::max(gap, workers_[r].step - group.told[r]);
-  return gap;
+void Timing::Ask(int rank) {
+  if (std::exchange(worker(rank).awaits_word, true)) return;
+  Event probe;
+  probe.kind = Kind::kProbeArrives;
+  probe.rank = rank;
+  agenda_.Put(std::max(links_.Sent(rank, 0, agenda_.now()), agenda_.now() + TicksOf(kProbePause)),
+              probe);
 }
 
 void Timing::AfterCompute(int rank) {
   Worker& w = worker(rank);
-  w.computing = false;
   TakeAcks(rank);
-  const int index = SlotOf(rank, w.step);
-  const bool samples = HasSamples(w.step);
-  slot(index).in_flight =
-      static_cast<int32_t>(w.next_read - w.step + static_cast<int64_t>(w.acks.size()));
-  slot(index).state = SlotState::kFree;
+  const int64_t step = w.order.step();
+  const int index = SlotOf(rank, step);
+  const bool samples = HasSamples(step);
+  Slot& s = slot(index);
+  s.clock_gap = static_cast<int32_t>(w.order.clock_gap());
+  s.in_flight = static_cast<int32_t>(w.order.InFlight(static_cast<int64_t>(w.acks.size())));
   Event push;
   push.kind = Kind::kPushArrives;
   push.rank = rank;
-  push.step = w.step;
+  push.step = step;
   push.slot = index;
-  w.acks.push_back({w.step, index});
+  w.acks.push_back({step, index});
   agenda_.Put(links_.Sent(rank, samples ? options_.step_bytes : 0, agenda_.now()), push);
-  w.pushed = w.step + 1;
   if (samples) {
     ++w.taken;
     w.computed += w.computes;
     ++steps_since_;
   }
-  if (replicas_ && Meets(w.step)) {
-    w.synchronising = true;
-    return BeginSum();
-  }
-  ++w.step;
+  const bool meets = replicas_ && Meets(w.order);
+  w.order.Pushed(/*waits=*/meets);
+  if (meets) BeginSum();
 }
 
 // Whether workers wait for each other at this step: every `every` steps, and at each step
-// before `warmup_steps`.
-bool Timing::Meets(int64_t step) const {
+// before `warmup_steps`. They also do in the step after the policies have told the end.
+bool Timing::Meets(const StepOrder& order) const {
   const int64_t from = plan_.job.dense().local_steps().warmup_steps();
-  return step < from || (step - from + 1) % every_ == 0;
+  const int64_t step = order.step();
+  return order.last() || step < from || (step - from + 1) % every_ == 0;
 }
 
 // The last worker starts the sum. The others wait for its gradient and for the sum. Times are those
@@ -337,15 +348,10 @@ void Timing::BeginSum() {
 }
 
 void Timing::OnSummed() {
-  const bool nobody = steps_since_ == 0 && !policies_tell_;
+  nobody_ = steps_since_ == 0 && !policies_tell_;
   summing_ = 0;
   steps_since_ = 0;
-  for (int rank = 0; rank < plan_.workers(); ++rank) {
-    Worker& w = worker(rank);
-    w.synchronising = false;
-    w.ends = w.ends || nobody;
-    ++w.step;
-  }
+  for (Worker& w : workers_) w.order.OnSynchronised();
   for (int rank = 0; rank < plan_.workers(); ++rank) Advance(rank);
 }
 
@@ -355,7 +361,7 @@ void Timing::PushEmpty(int rank, int64_t to, bool finished) {
   push.kind = Kind::kPushArrives;
   push.rank = rank;
   push.step = to;
-  push.extra = static_cast<uint32_t>(to - w.step);
+  push.extra = static_cast<uint32_t>(to - w.order.step());
   push.finished = finished;
   w.acks.push_back({to, -1});
   agenda_.Put(links_.Sent(rank, 0, agenda_.now()), push);
@@ -368,7 +374,7 @@ void Timing::PushEmpty(int rank, int64_t to, bool finished) {
 // gets an event.
 
 void Timing::TakeAcks(int rank) {
-  std::deque<Ack>& acks = worker(rank).acks;
+  std::vector<Ack>& acks = worker(rank).acks;
   while (!acks.empty() && acks.front().at >= 0 && acks.front().at <= agenda_.now()) {
     if (acks.front().slot >= 0) {
       for (Group& group : groups_) {
@@ -376,7 +382,7 @@ void Timing::TakeAcks(int rank) {
         told = std::max(told, group.acknowledged[static_cast<size_t>(acks.front().slot)]);
       }
     }
-    acks.pop_front();
+    acks.erase(acks.begin());
   }
 }
 
@@ -541,12 +547,9 @@ void FillUpdates(const Stats& stats, bool frozen, Message* out) {
 
 scheduler::JobReport Timing::Report() const {
   scheduler::JobReport report;
-  // Steps of a live job at the end that are not simulated: two pushes that end the epoch, or one
-  // more allreduce. A run that ended at the limit has none.
-  const int64_t closing = cut_at_ > 0                     ? 0
-                          : !plan_.lockstep               ? 2
-                          : (replicas_ && policies_tell_) ? 1
-                                                          : 0;
+  // Steps of a live job at the end that are not simulated: two pushes that end the epoch. A run
+  // that ended at the limit has none.
+  const int64_t closing = cut_at_ > 0 || plan_.lockstep ? 0 : 2;
   report.seconds = absl::ToDoubleSeconds(elapsed());
   for (const Worker& w : workers_) {
     const double computed = static_cast<double>(w.computed) / kTicksPerSecond;
@@ -554,7 +557,7 @@ scheduler::JobReport Timing::Report() const {
     report.samples_of.push_back(w.taken * batch_);
     report.samples += w.taken * batch_;
     report.trained_steps = std::max(report.trained_steps, w.taken);
-    report.max_step = std::max(report.max_step, w.step + closing);
+    report.max_step = std::max(report.max_step, w.order.step() + closing);
     report.times_of.push_back({w.taken, computed, 0, 0, 0, read});
   }
   if (report.seconds > 0) {

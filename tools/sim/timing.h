@@ -1,9 +1,9 @@
 // Simulates the times of a job without its arithmetic: up to tens of thousands of workers under a
 // virtual clock. The compute time of a step is drawn at random, and rows and gradients do not
-// exist. The policy objects of shards and workers decide (start, serve, apply, tick). Workers
-// follow worker/step_pipeline.h. Each group of tables with the same policy is one range
-// (timed_range.h), because the ranges of a group get the same messages at the same times if the
-// network loses nothing.
+// exist. The policy objects of shards and workers decide (start, serve, apply, tick). Workers take
+// their steps in the order of worker/step_order.h, as live ones do. Each group of tables with the
+// same policy is one range (timed_range.h), because the ranges of a group get the same messages at
+// the same times if the network loses nothing.
 //
 // Time passes from one event to the next. Events are: a pull or push arrives at the servers, rows
 // or an acknowledgement arrive at a worker, a step is computed, an allreduce ends. A step of a job
@@ -20,7 +20,6 @@
 #define TANDEM_TOOLS_SIM_TIMING_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -36,6 +35,7 @@
 #include "tools/sim/timed_agenda.h"
 #include "tools/sim/timed_links.h"
 #include "tools/sim/timed_range.h"
+#include "worker/step_order.h"
 
 namespace tandem::sim {
 
@@ -79,10 +79,10 @@ class Timing {
  private:
   using Event = TimedEvent;
   using Kind = TimedEvent::Kind;
-  enum class SlotState : uint8_t { kFree, kReading, kReady, kComputing };
+  using StepOrder = worker::StepOrder;
+  struct Gate;
   // A step of a worker, until its push is acknowledged.
   struct Slot {
-    SlotState state = SlotState::kFree;
     int unread = 0;   // groups whose rows have not arrived
     Ticks asked = 0;  // time of the pull
     int32_t clock_gap = 0, in_flight = 0;
@@ -94,18 +94,17 @@ class Timing {
     Ticks at = -1;  // -1: the push has not arrived yet
   };
   struct Worker {
-    int64_t step = 0, pushed = 0, next_read = 0;
-    int64_t open_step = 0;  // the open step, after a step of this worker came too late
-    int64_t skipped = 0;    // steps left out so far; slots count only the others
-    uint32_t life = 0;      // grows when steps are left out: earlier pulls are then useless
-    bool computing = false, synchronising = false;
-    bool ends = false;  // has seen a step without samples of any worker
-    enum class Stage : uint8_t { kTraining, kDraining, kLeaving, kDone } stage = Stage::kTraining;
+    explicit Worker(const StepOrder::Options& options) : order(options) {}
+
+    StepOrder order;
+    uint32_t life = 0;  // grows when steps are skipped: earlier pulls are then useless
+    // After the end of the epoch.
+    enum class Stage : uint8_t { kDraining, kLeaving, kDone } stage = Stage::kDraining;
     bool awaits_word = false;
     int64_t taken = 0;                 // steps with samples
     Ticks computes = 0, computed = 0;  // compute time: of the current step, of the steps before
     Ticks shortest_read = -1;
-    std::deque<Ack> acks;
+    std::vector<Ack> acks;  // few, in the order of the pushes
   };
   struct WaitingRead {
     Event read;
@@ -133,21 +132,21 @@ class Timing {
   void Advance(int rank);
   bool AdvanceOnce(int rank);
   bool Leave(int rank);
-  bool SkipToOpenStep(int rank);
-  bool StartRead(int rank);
-  bool StartCompute(int rank);
+  void Skip(int rank);
+  void Fetch(int rank);
+  void StartRead(int rank);
+  void StartCompute(int rank);
   void AfterCompute(int rank);
   void BeginSum();
   void OnSummed();
   void OnRows(const Event& event);
-  bool MayStart(int rank);
-  int64_t ClockGap(int rank) const;
+  void Ask(int rank);
   void TakeAcks(int rank);
   bool AllAcknowledged(int rank);
   void AwaitWord(int rank);
   void PushEmpty(int rank, int64_t to, bool finished);
   bool HasSamples(int64_t step) const { return step < options_.steps; }
-  bool Meets(int64_t step) const;
+  bool Meets(const StepOrder& order) const;
 
   // Servers.
   void OnRead(const Event& event);
@@ -160,8 +159,7 @@ class Timing {
 
   Worker& worker(int rank) { return workers_[static_cast<size_t>(rank)]; }
   int SlotOf(int rank, int64_t step) const {
-    const Worker& w = workers_[static_cast<size_t>(rank)];
-    return rank * slots_each_ + static_cast<int>((step - w.skipped) % slots_each_);
+    return rank * slots_each_ + workers_[static_cast<size_t>(rank)].order.SlotOf(step);
   }
   Slot& slot(int index) { return slots_[static_cast<size_t>(index)]; }
 
@@ -184,6 +182,7 @@ class Timing {
   int done_ = 0;                         // workers that have ended
   int summing_ = 0;                      // workers that wait in the current allreduce
   int64_t steps_since_ = 0;              // steps with samples of all workers since the last one
+  bool nobody_ = false;                  // the last one has told that no worker had samples
   std::vector<Ticks> waits_counted_to_;  // by rank
   std::vector<double> waited_, awaited_;
   std::vector<std::vector<double>> pairs_;  // [workers][workers], if there are few

@@ -70,7 +70,7 @@ void DenseOnServers::WriteGradient(uint32_t group, StepSlot* slot) {
 uint64_t DenseOnServers::ReadLatest(absl::Time now) {
   const client::TableKeys keys{table_, dense_.block_keys()};
   const absl::Span<float> rows = dense_.padded();
-  return context_.client.Pull(now, group_, context_.step, {&keys, 1}, {&rows, 1}, kFlagEvaluate);
+  return context_.client.Pull(now, group_, context_.step(), {&keys, 1}, {&rows, 1}, kFlagEvaluate);
 }
 
 }  // namespace tandem::worker

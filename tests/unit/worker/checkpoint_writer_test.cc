@@ -225,7 +225,7 @@ class RequestedCheckpointTest : public CheckpointWriterTest {
 
 // Workers that take steps together agree on one.
 TEST_F(RequestedCheckpointTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
-  context_->step = 5;
+  context_->order.StandAt(5);
   EXPECT_GT(checkpoint_->HoldsFrom(), 5);
   Command(3, 6);
   Run();
@@ -236,7 +236,7 @@ TEST_F(RequestedCheckpointTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
   EXPECT_GT(checkpoint_->HoldsFrom(), 7) << "somebody has come further";
   EXPECT_LE(checkpoint_->HoldsFrom(), 8);
   EXPECT_FALSE(checkpoint_->holds_pushes());
-  context_->step = 8;
+  context_->order.StandAt(8);
   Run();
   EXPECT_TRUE(checkpoint_->holds_pushes());
   ReleaseMark("checkpoint 3", 8);
@@ -256,7 +256,7 @@ TEST_F(RequestedCheckpointTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
 TEST_F(RequestedCheckpointTest, AWorkerMarksAtTheStepThatItHasNotPushed) {
   Make("kind: ASP", "SERVERS", 1);
   checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
-  context_->step = 5;
+  context_->order.StandAt(5);
   context_->PushEmptyToAll(now_, 4, 4, 0);
   Command(3, 6);  // step 5 has begun
   Run();
@@ -281,14 +281,14 @@ TEST_F(RequestedCheckpointTest, AWorkerMarksWhenAllRangesHaveTheSameSteps) {
   Make("kind: ASP", "SERVERS", 1);
   checkpoint_ = std::make_unique<worker::RequestedCheckpoint>(*context_, *synchroniser_);
   checkpoint_->SetFirstCut(7);
-  context_->step = 5;
+  context_->order.StandAt(5);
   Command(3, 6);
   Run();
   EXPECT_EQ(checkpoint_->HoldsFrom(), 7);
   EXPECT_FALSE(checkpoint_->holds_pushes())
       << "the end of an epoch may be the step that is missing";
   EXPECT_TRUE(Entries().empty());
-  context_->step = 7;
+  context_->order.StandAt(7);
   Run();
   EXPECT_TRUE(checkpoint_->holds_pushes());
   ASSERT_EQ(Entries().size(), 1u);
@@ -362,7 +362,7 @@ TEST_F(RequestedCheckpointTest, AfterACheckpointThatEndsTheJobNoStepBegins) {
   command.set_path("model");
   command.set_hold(true);
   checkpoint_->OnCommand(command, 4);
-  context_->step = 4;
+  context_->order.StandAt(4);
   Run();
   Write(3, 4);
   EXPECT_TRUE(TakeControls().empty()) << "rank 0 has not committed";

@@ -14,7 +14,7 @@ class EpochEndTest : public TrainerMachineTest {
   void Begin(const std::string& policy, int64_t step,
              const std::string& train = "train { batch_size: 4 }") {
     Make(policy, "SERVERS", 0, train);
-    context_->step = context_->pushed = step;
+    context_->order.StandAt(step);
     end_ = std::make_unique<worker::EpochEnd>(*context_);
     end_->Begin();
   }
@@ -68,8 +68,8 @@ TEST_F(EpochEndTest, OthersMeetAtTheLargestStepAndCatchUp) {
   Release("epoch 0 caught up");
   Run();
   EXPECT_TRUE(end_->over());
-  EXPECT_EQ(context_->step, 10);
-  EXPECT_EQ(context_->pushed, 10);
+  EXPECT_EQ(context_->step(), 10);
+  EXPECT_EQ(context_->order.pushed(), 10);
   EXPECT_EQ(context_->common_step, 9);
   EXPECT_EQ(context_->empty_steps, 2);
 }
@@ -94,7 +94,7 @@ TEST_F(EpochEndTest, AResumedWorkerCountsTheStepsSinceItRanOutOfData) {
   Release("epoch 0 caught up");
   Run();
   EXPECT_TRUE(end_->over());
-  EXPECT_EQ(context_->step, 7);
+  EXPECT_EQ(context_->step(), 7);
   EXPECT_EQ(context_->empty_steps, 3) << "steps 4, 5 and 6";
   EXPECT_FALSE(context_->LastEpoch()) << "the workers have trained 4 of 5 steps";
 }

@@ -85,17 +85,17 @@ TEST_F(StepPipelineTest, AStepIsReadComputedPushedAndSynchronised) {
   Fetch(4);
   EXPECT_EQ(Count<worker::ComputeTask>(), 0u) << "rows come first";
   AnswerReads();
-  EXPECT_TRUE(pipeline_->step_begun());
+  EXPECT_TRUE(context_->order.step_begun());
   EXPECT_EQ(pipeline_->Doing({}).text, "computing step 0");
   Compute();
   EXPECT_EQ(Sent(FrameKind::kPush).size(), 2u);
   EXPECT_EQ(Sent(FrameKind::kPush)[0].header.samples, 4u);
-  EXPECT_EQ(context_->pushed, 1);
-  EXPECT_EQ(context_->step, 0);
-  EXPECT_TRUE(pipeline_->synchronising());
+  EXPECT_EQ(context_->order.pushed(), 1);
+  EXPECT_EQ(context_->step(), 0);
+  EXPECT_TRUE(context_->order.synchronising());
   EXPECT_THAT(pipeline_->Doing({"worker 1", {}}).text, HasSubstr("allreduce of step 0: worker 1"));
   Synchronise(8);
-  EXPECT_EQ(context_->step, 1);
+  EXPECT_EQ(context_->step(), 1);
   ASSERT_EQ(effects_.steps.size(), 1u);
   EXPECT_EQ(effects_.steps[0].samples, 4);
   EXPECT_EQ(effects_.steps[0].in_flight, 1);
@@ -118,7 +118,7 @@ TEST_F(StepPipelineTest, BatchesOfStepsThatTheServersHaveAreReadAndDropped) {
   pipeline_ = std::make_unique<worker::StepPipeline>(*context_, *synchroniser_, *dense_,
                                                      absl::Milliseconds(20));
   context_->map = map_;
-  context_->step = context_->pushed = 5;
+  context_->order.StandAt(5);
   TrainPosition start;
   start.set_step(5);
   start.set_rows(20);
@@ -126,8 +126,8 @@ TEST_F(StepPipelineTest, BatchesOfStepsThatTheServersHaveAreReadAndDropped) {
   Run();
   Fetch(4);
   Fetch(4);
-  EXPECT_EQ(context_->step, 7);
-  EXPECT_EQ(context_->pushed, 7);
+  EXPECT_EQ(context_->step(), 7);
+  EXPECT_EQ(context_->order.pushed(), 7);
   EXPECT_EQ(context_->epoch_rows, 28);
   EXPECT_TRUE(context_->client.out().empty()) << "nothing is read or pushed";
   Fetch(4);
@@ -137,7 +137,7 @@ TEST_F(StepPipelineTest, BatchesOfStepsThatTheServersHaveAreReadAndDropped) {
   Compute();
   for (const ParsedFrame& push : Sent(FrameKind::kPush)) EXPECT_EQ(push.header.step, 7);
   const Progress report =
-      context_->report.Take(now_, plan_, context_->client, 0, context_->step, false);
+      context_->report.Take(now_, plan_, context_->client, 0, context_->step(), false);
   EXPECT_EQ(report.samples(), 12);
   EXPECT_EQ(report.trained_steps(), 3);
   for (size_t t = 0; t < plan_.tables.size(); ++t) {
@@ -153,7 +153,7 @@ TEST_F(StepPipelineTest, TheEpochMayEndBeforeAStepIsTrained) {
   pipeline_ = std::make_unique<worker::StepPipeline>(*context_, *synchroniser_, *dense_,
                                                      absl::Milliseconds(20));
   context_->map = map_;
-  context_->step = context_->pushed = 5;
+  context_->order.StandAt(5);
   TrainPosition start;
   start.set_step(5);
   pipeline_->Resume(start, /*first_trained=*/7);
@@ -162,7 +162,7 @@ TEST_F(StepPipelineTest, TheEpochMayEndBeforeAStepIsTrained) {
   EXPECT_FALSE(pipeline_->over());
   Fetch(0);
   EXPECT_TRUE(pipeline_->over());
-  EXPECT_EQ(context_->step, 6);
+  EXPECT_EQ(context_->step(), 6);
 }
 
 // A checkpoint needs the place behind the rows that were trained on, and the reader is ahead.
@@ -213,7 +213,7 @@ TEST_F(StepPipelineTest, DenseParametersOnServersAreReadAndPushedWithTheStep) {
     for (const float x : push.values().As<float>()) largest = std::max(largest, x);
   }
   EXPECT_EQ(largest, 7);
-  EXPECT_EQ(context_->step, 1) << "nobody is waited for";
+  EXPECT_EQ(context_->step(), 1) << "nobody is waited for";
 }
 
 TEST_F(StepPipelineTest, NoStepBeginsWhileItIsHeld) {
@@ -242,27 +242,27 @@ TEST_F(StepPipelineTest, AStepThatIsComputedWhileItIsHeldIsPushedLater) {
   pipeline_->OnTaskDone(task);
   Run(/*hold_from=*/0);
   EXPECT_TRUE(Sent(FrameKind::kPush).empty());
-  EXPECT_EQ(context_->pushed, 0);
+  EXPECT_EQ(context_->order.pushed(), 0);
   EXPECT_EQ(context_->epoch_rows, 0);
   EXPECT_TRUE(effects_.steps.empty());
   Run();
   EXPECT_FALSE(Sent(FrameKind::kPush).empty());
-  EXPECT_EQ(context_->step, 1);
+  EXPECT_EQ(context_->step(), 1);
   EXPECT_EQ(context_->epoch_rows, 4);
 }
 
 TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondACheckpoint) {
   Begin("kind: BACKUP_WORKERS backups: 1", "SERVERS");
   Fetch(4);
-  pipeline_->OnOpenStep(5);
+  context_->order.OnOpenStep(5);
   Run(/*hold_from=*/3);
-  EXPECT_EQ(context_->step, 0) << "a batch is being fetched for a step";
+  EXPECT_EQ(context_->step(), 0) << "a batch is being fetched for a step";
   const auto fetch = Take<worker::FetchTask>();
   fetch.slot->batch.samples = 4;
   pipeline_->OnTaskDone(fetch);
   Run(/*hold_from=*/3);
-  EXPECT_EQ(context_->step, 3);
-  EXPECT_EQ(context_->pushed, 3);
+  EXPECT_EQ(context_->step(), 3);
+  EXPECT_EQ(context_->order.pushed(), 3);
   for (const ParsedFrame& push : Sent(FrameKind::kPush)) {
     EXPECT_EQ(push.header.first_step, 0);
     EXPECT_EQ(push.header.step, 2);
@@ -278,22 +278,23 @@ TEST_F(StepPipelineTest, SumsAreToldOfStepsThatAreLeftOut) {
   Begin("kind: BACKUP_WORKERS backups: 1", "ALLREDUCE quorum: MAJORITY");
   Fetch(4);
   Fetch(4);
-  pipeline_->OnOpenStep(5);
+  context_->order.OnOpenStep(5);
   Run(/*hold_from=*/3);
-  EXPECT_EQ(context_->step, 3);
-  EXPECT_TRUE(pipeline_->synchronising()) << "a checkpoint waits for that as for the sum of a step";
+  EXPECT_EQ(context_->step(), 3);
+  EXPECT_TRUE(context_->order.synchronising())
+      << "a checkpoint waits for that as for the sum of a step";
   EXPECT_EQ(pipeline_->Doing({}).text, "allreduce of step 2");
   const auto task = Take<worker::SynchroniseTask>();
   EXPECT_EQ(task.slot->step, 2);
   EXPECT_TRUE(task.slot->dense_gradient.empty());
   Run(/*hold_from=*/7);
-  EXPECT_EQ(context_->step, 3) << "one after the other";
+  EXPECT_EQ(context_->step(), 3) << "one after the other";
   pipeline_->OnTaskDone(task);
   Run(/*hold_from=*/3);
-  EXPECT_FALSE(pipeline_->synchronising());
-  EXPECT_EQ(context_->step, 3);
+  EXPECT_FALSE(context_->order.synchronising());
+  EXPECT_EQ(context_->step(), 3);
   Run(/*hold_from=*/7);
-  EXPECT_EQ(context_->step, 5);
+  EXPECT_EQ(context_->step(), 5);
   Synchronise(0);
   AnswerReads();
   EXPECT_EQ(Take<worker::ComputeTask>().slot->step, 5);
@@ -355,7 +356,7 @@ TEST_F(StepPipelineTest, AnEmptyStepOfAllEndsALockstepEpochOfReplicas) {
   AnswerReads();
   Synchronise(0);
   EXPECT_TRUE(pipeline_->over());
-  EXPECT_EQ(context_->step, 2);
+  EXPECT_EQ(context_->step(), 2);
 }
 
 // ... or as the servers say in answer to the reads of the next step.
@@ -364,7 +365,7 @@ TEST_F(StepPipelineTest, AnEmptyStepOfAllEndsALockstepEpochOnServers) {
   Fetch(0);
   AnswerReads(/*closed_samples=*/0);
   EXPECT_FALSE(pipeline_->over()) << "no step of this epoch has closed before its first one";
-  EXPECT_EQ(context_->step, 1);
+  EXPECT_EQ(context_->step(), 1);
   AnswerReads(/*closed_samples=*/3);
   EXPECT_FALSE(pipeline_->over());
   AnswerReads(/*closed_samples=*/0);
