@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
-#include "tools/sim/world.h"
+#include "tests/sim/proof/checked_world.h"
 
 namespace tandem {
 namespace {
@@ -63,14 +63,14 @@ Outcome Train(const std::string& policy, const std::string& optimizer, int dim =
   click_options.steps = steps;
   const auto model = std::make_shared<const sim::ClickModel>(plan, click_options);
   Outcome outcome;
-  sim::WorldOptions options;
+  CheckedWorldOptions options;
   options.seed = static_cast<uint64_t>(seed);
   options.service_seed = static_cast<uint64_t>(seed);
   options.frame_bytes = size_t{1} << 20;
   options.make_runner = [&](const job::ResolvedJob& of, int rank) {
     return sim::ClickRunner::New(of, rank, model, &outcome.losses);
   };
-  absl::StatusOr<std::unique_ptr<sim::World>> world = sim::World::New(plan, options);
+  absl::StatusOr<std::unique_ptr<CheckedWorld>> world = CheckedWorld::New(plan, options);
   EXPECT_TRUE(world.ok()) << world.status();
   if (!world.ok()) return outcome;
   const absl::Status status = (*world)->Run();

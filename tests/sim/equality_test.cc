@@ -16,8 +16,8 @@
 namespace tandem {
 namespace {
 
-sim::WorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
-  sim::WorldOptions options = EvenWorld(job, 6, seed);
+CheckedWorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
+  CheckedWorldOptions options = EvenWorld(job, 6, seed);
   options.model.batches[0] = 9;  // uneven: the others go on without data
   options.explain = false;
   options.network.drop = 0.01;
@@ -35,7 +35,7 @@ void ExpectReference(const SimJob& job, int64_t delay, int64_t dense_delay, uint
   reference.Run();
   int rows = 0;
   for (const auto& [table, key] : run.world->TrainedRows()) {
-    if (key == sim::ToyModel::kDenseKey) continue;
+    if (key == ToyModel::kDenseKey) continue;
     ASSERT_EQ(run.world->Row(table, key), reference.Row(table, key)) << table << " " << key;
     ++rows;
   }
@@ -105,8 +105,8 @@ TEST(EqualityTest, RowsComeAndGo) {
   ASSERT_TRUE(run.ok());
   Reference reference(run.plan, run.world->model(), 0, 0);
   reference.Run();
-  EXPECT_EQ(run.world->servers().Version(0, run.world->model().Key(0, 0)), reference.step());
-  const server::RowCounts counts = run.world->servers().Counts(0);
+  EXPECT_EQ(run.world->server_checks().Version(0, run.world->model().Key(0, 0)), reference.step());
+  const server::RowCounts counts = run.world->server_checks().Counts(0);
   EXPECT_GT(counts.admitted, 10u);
   EXPECT_GT(counts.refused, 10u);
   EXPECT_GT(counts.evicted, 5u);
@@ -125,11 +125,11 @@ TEST(EqualityTest, DrawsAreTheSameOnAnyNumberOfServers) {
         " admission { kind: PROBABILITY probability: 0.4 } eviction { kind: AGE versions: 4 } ";
     SimRun run(job, FaultyWorld(job, TestSeed()));
     ASSERT_TRUE(run.ok());
-    const server::RowCounts counts = run.world->servers().Counts(0);
+    const server::RowCounts counts = run.world->server_checks().Counts(0);
     EXPECT_GT(counts.admitted, 10u);
     EXPECT_GT(counts.refused, 10u);
     for (const auto& [table, key] : run.world->TrainedRows()) {
-      if (key != sim::ToyModel::kDenseKey) rows[i][{table, key}] = run.world->Row(table, key);
+      if (key != ToyModel::kDenseKey) rows[i][{table, key}] = run.world->Row(table, key);
     }
     dense[i] = run.world->DenseValues(0);
     EXPECT_TRUE(rows[i] == rows[0]) << job.servers << " servers";
@@ -214,7 +214,7 @@ TEST(EqualityTest, DenseParametersOfSeveralBlocks) {
     SimJob job = Base("kind: ADAM learning_rate: 0.02");
     job.dense_on_servers = on_servers;
     job.servers = 3;
-    sim::WorldOptions options = FaultyWorld(job, TestSeed());
+    CheckedWorldOptions options = FaultyWorld(job, TestSeed());
     options.model.dense = 3 * job::kDenseBlockFloats + 17;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());
@@ -229,7 +229,7 @@ TEST(EqualityTest, TheRingDiffers) {
   SimJob job = Base("kind: SGD learning_rate: 0.1");
   job.workers = 4;
   job.algorithm = "RING";
-  sim::WorldOptions options = FaultyWorld(job, TestSeed());
+  CheckedWorldOptions options = FaultyWorld(job, TestSeed());
   options.model.dense = 512;
   SimRun run(job, options);
   ASSERT_TRUE(run.ok());

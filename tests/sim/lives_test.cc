@@ -3,7 +3,7 @@
 // runs resume on another number of servers. tools/sim/lives.h lists the checks of each run. To
 // repeat one seed:
 //   TANDEM_SIM_SEEDS=1 tests/lives_test --seed=N --gtest_filter=LivesTest.SurvivesAnything
-#include "tools/sim/lives.h"
+#include "tests/sim/proof/lives.h"
 
 #include <unistd.h>
 
@@ -31,8 +31,8 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = sim::Accident::Kind;
-using Moment = sim::SimDisk::Moment;
+using Kind = Accident::Kind;
+using Moment = SimDisk::Moment;
 
 // An empty folder, in memory if possible.
 class Folder {
@@ -52,16 +52,15 @@ class Folder {
 
 // A job, its accidents, and the run.
 struct LivesRun {
-  LivesRun(const SimJob& job, const sim::WorldOptions& options,
-           std::vector<sim::Accident> accidents, const std::vector<sim::Accident>& more = {},
-           const std::vector<SimJob>& later = {})
+  LivesRun(const SimJob& job, const CheckedWorldOptions& options, std::vector<Accident> accidents,
+           const std::vector<Accident>& more = {}, const std::vector<SimJob>& later = {})
       : plan(job.Plan()), lives(plan, {options, folder.path(), accidents, more, PlansOf(later)}) {
     status = lives.Run();
     accidents.insert(accidents.end(), more.begin(), more.end());
     EXPECT_TRUE(status.ok()) << status << "\n"
                              << job.Text() << "accidents:\n  "
                              << absl::StrJoin(accidents, "\n  ",
-                                              [](std::string* out, const sim::Accident& accident) {
+                                              [](std::string* out, const Accident& accident) {
                                                 out->append(accident.DebugString());
                                               })
                              << "\nattempt " << lives.attempts() - 1 << ", last events:\n"
@@ -76,16 +75,16 @@ struct LivesRun {
 
   const Folder folder;
   const job::ResolvedJob plan;
-  sim::Lives lives;
+  Lives lives;
   absl::Status status;
 };
 
 using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;
 
-Rows RowsOf(sim::World& world) {
+Rows RowsOf(CheckedWorld& world) {
   Rows rows;
   for (const auto& [table, key] : world.TrainedRows()) {
-    if (key != sim::ToyModel::kDenseKey) rows[{table, key}] = world.Row(table, key);
+    if (key != ToyModel::kDenseKey) rows[{table, key}] = world.Row(table, key);
   }
   return rows;
 }
@@ -105,7 +104,7 @@ bool IsReproducible(const job::ResolvedJob& plan) {
 
 // How a run ends: rows, dense values of each worker, samples.
 struct Ending {
-  explicit Ending(sim::World& world, int workers)
+  explicit Ending(CheckedWorld& world, int workers)
       : rows(RowsOf(world)), samples(world.report().samples) {
     for (int rank = 0; rank < workers; ++rank) dense.push_back(world.DenseValues(rank));
   }
@@ -132,8 +131,8 @@ std::string Difference(const Ending& run, const Ending& undisturbed) {
 }
 
 // The job without accidents, in a calm network.
-Ending Undisturbed(const SimJob& job, const sim::WorldOptions& options) {
-  sim::WorldOptions calm = EvenWorld(job, 0, options.seed + 1);
+Ending Undisturbed(const SimJob& job, const CheckedWorldOptions& options) {
+  CheckedWorldOptions calm = EvenWorld(job, 0, options.seed + 1);
   calm.model = options.model;
   calm.evaluate = options.evaluate;
   calm.explain = options.explain;
@@ -142,7 +141,7 @@ Ending Undisturbed(const SimJob& job, const sim::WorldOptions& options) {
 }
 
 // Checkpoints all the time.
-sim::WorldOptions WithCheckpoints(sim::WorldOptions options, absl::Duration period) {
+CheckedWorldOptions WithCheckpoints(CheckedWorldOptions options, absl::Duration period) {
   options.checkpoints.clear();
   for (int i = 1; i <= 200; ++i) options.checkpoints.push_back(i * period);
   return options;
@@ -150,12 +149,12 @@ sim::WorldOptions WithCheckpoints(sim::WorldOptions options, absl::Duration peri
 
 // Chooses early and late events, because jobs differ in length and an attempt begins with
 // registering and loading. Chooses moments in the middle of a checkpoint in 30 % of the cases.
-std::vector<sim::Accident> RandomAccidents(const job::ResolvedJob& plan, Random* random) {
+std::vector<Accident> RandomAccidents(const job::ResolvedJob& plan, Random* random) {
   std::vector<EndpointId> all = {EndpointId::Scheduler()};
   for (int i = 0; i < plan.server_processes(); ++i) all.push_back(EndpointId::Shard(i, 0));
   for (int rank = 0; rank < plan.workers(); ++rank) all.push_back(EndpointId::Worker(rank));
-  std::vector<sim::Accident> accidents(1 + random->Uniform(4));
-  for (sim::Accident& accident : accidents) {
+  std::vector<Accident> accidents(1 + random->Uniform(4));
+  for (Accident& accident : accidents) {
     constexpr Kind kKinds[] = {Kind::kCrash, Kind::kCrash, Kind::kCrash,  Kind::kReset,
                                Kind::kReset, Kind::kReset, Kind::kVanish, Kind::kStop,
                                Kind::kStop,  Kind::kStop,  Kind::kHoldUp, Kind::kHoldDown};
@@ -237,7 +236,7 @@ TEST(LivesTest, SurvivesAnything) {
     Random random(HashCombine(seed, 23));
     SimJob job = RandomJobOfLives(&random);
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     const std::vector<SimJob> later = RandomLater(seed, job);
     AddBudget(seed, job, &options, later);
     if (job.patience >= 0) options.evaluate = true;
@@ -287,7 +286,7 @@ class SynchronousLivesTest : public testing::Test {
  protected:
   struct Case {
     SimJob job;
-    sim::WorldOptions options;
+    CheckedWorldOptions options;
     absl::optional<Ending> undisturbed;
   };
 
@@ -311,7 +310,7 @@ class SynchronousLivesTest : public testing::Test {
 
   // With dense parameters in an allreduce, and on servers. All accidents must happen. `verdicts`:
   // the scheduler must end at least this many attempts.
-  void Expect(const std::vector<sim::Accident>& accidents, int resumes, int verdicts = 0) {
+  void Expect(const std::vector<Accident>& accidents, int resumes, int verdicts = 0) {
     for (const Case& one : cases_) {
       SCOPED_TRACE(one.job.dense_on_servers ? "dense on servers" : "allreduce");
       LivesRun run(one.job, one.options, accidents);
@@ -323,11 +322,11 @@ class SynchronousLivesTest : public testing::Test {
       EXPECT_TRUE(Ending(run.lives.world(), one.job.workers) == *one.undisturbed);
     }
   }
-  static sim::Accident At(Kind kind, EndpointId process, uint64_t event,
-                          absl::Duration length = absl::ZeroDuration()) {
+  static Accident At(Kind kind, EndpointId process, uint64_t event,
+                     absl::Duration length = absl::ZeroDuration()) {
     return {kind, process, event, length, absl::nullopt, 0};
   }
-  static sim::Accident Within(Moment moment, int64_t number) {
+  static Accident Within(Moment moment, int64_t number) {
     return {Kind::kCrash, EndpointId(), 0, absl::ZeroDuration(), moment, number};
   }
 
@@ -416,7 +415,7 @@ TEST(LivesTest, TheSchedulerNamesTheDeadProcessThoughLinksBreak) {
   for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(20); ++seed) {
     SCOPED_TRACE(seed);
     SimJob job;
-    sim::WorldOptions options = EvenWorld(job, 12, seed);
+    CheckedWorldOptions options = EvenWorld(job, 12, seed);
     options.breaks_per_second = 20;
     LivesRun run(job, options,
                  {{Kind::kReset, EndpointId::Worker(2), kTrains / 3, {}, absl::nullopt, 0}});
@@ -465,7 +464,7 @@ SimJob ReplaceableJob(Random* random) {
 }
 
 // The samples of all workers in all epochs, up to train.max_steps.
-int64_t AllSamples(const SimJob& job, const sim::ToyModel& model) {
+int64_t AllSamples(const SimJob& job, const ToyModel& model) {
   int64_t samples = 0, steps = 0;
   for (int64_t epoch = 0; epoch < job.epochs; ++epoch) {
     int64_t longest = 0;  // the steps of the epoch
@@ -496,7 +495,7 @@ TEST(ReplacedWorkersTest, TrainOnEachRowOnce) {
     Random random(HashCombine(seed, 29));
     SimJob job = ReplaceableJob(&random);
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     AddBudget(seed, job, &options);
     for (int& batches : options.model.batches) {
       batches = random.Bernoulli(0.1) ? 0 : 20 + static_cast<int>(random.Uniform(80));
@@ -513,19 +512,19 @@ TEST(ReplacedWorkersTest, TrainOnEachRowOnce) {
       return EndpointId::Worker(
           static_cast<int>(random.Uniform(static_cast<uint64_t>(job.workers))));
     };
-    sim::Accident first;
+    Accident first;
     first.kind = kKinds[random.Uniform(std::size(kKinds))];
     if (first.kind >= Kind::kStop) first.length = absl::Seconds(4 + 12 * random.NextDouble());
     first.process = any_worker();
     first.event = random.Uniform(uint64_t{128} << random.Uniform(7));
-    std::vector<sim::Accident> more;
+    std::vector<Accident> more;
     if (random.Bernoulli(0.5)) {
-      sim::Accident second;
+      Accident second;
       second.process = random.Bernoulli(0.8) ? any_worker() : EndpointId::Shard(0, 0);
       second.event = first.event + random.Uniform(uint64_t{16} << random.Uniform(9));
       more.push_back(second);
     }
-    sim::Accident later;  // in the next attempt, if there is one
+    Accident later;  // in the next attempt, if there is one
     later.process = any_worker();
     later.event = random.Uniform(uint64_t{128} << random.Uniform(7));
     LivesRun run(job, options, {first, later}, more);
@@ -561,21 +560,21 @@ class ReplacedWorkerTest : public testing::TestWithParam<const char*> {
     options_.replacements = 2;
     options_.start_time = absl::Milliseconds(300);
   }
-  static sim::Accident At(Kind kind, int rank, uint64_t event,
-                          absl::Duration length = absl::Seconds(15)) {
+  static Accident At(Kind kind, int rank, uint64_t event,
+                     absl::Duration length = absl::Seconds(15)) {
     return {kind, EndpointId::Worker(rank), event, length, absl::nullopt, 0};
   }
   SimJob job_;
-  sim::WorldOptions options_;
+  CheckedWorldOptions options_;
 };
 
 TEST_P(ReplacedWorkerTest, TheOthersGoOn) {
   constexpr absl::Duration kAwakes = absl::Milliseconds(8500);  // when its place is vacant
-  const sim::Accident accidents[] = {
+  const Accident accidents[] = {
       At(Kind::kCrash, 0, kTrains),         At(Kind::kReset, 2, kTrains),
       At(Kind::kVanish, 0, kTrains),        At(Kind::kStop, 2, kTrains),
       At(Kind::kStop, 1, kTrains, kAwakes), At(Kind::kHoldUp, 1, kTrains)};
-  for (const sim::Accident& accident : accidents) {
+  for (const Accident& accident : accidents) {
     SCOPED_TRACE(accident.DebugString());
     LivesRun run(job_, options_, {accident});
     ASSERT_TRUE(run.ok());
@@ -587,8 +586,8 @@ TEST_P(ReplacedWorkerTest, TheOthersGoOn) {
 
 // Workers die one after the other, one of them twice. The third death ends the attempt.
 TEST_P(ReplacedWorkerTest, AsOftenAsTheJobAllows) {
-  const std::vector<sim::Accident> more = {At(Kind::kCrash, 1, 3 * kTrains),
-                                           At(Kind::kCrash, 0, 5 * kTrains)};
+  const std::vector<Accident> more = {At(Kind::kCrash, 1, 3 * kTrains),
+                                      At(Kind::kCrash, 0, 5 * kTrains)};
   LivesRun run(job_, options_, {At(Kind::kCrash, 1, kTrains)}, more);
   ASSERT_TRUE(run.ok());
   EXPECT_EQ(run.lives.replaced(), 2);
@@ -621,7 +620,7 @@ TEST(ReplacedWorkersTest, ReadTheCheckpointOfTheAttempt) {
   job.policy = "kind: ASP";
   job.dense_on_servers = true;
   job.report_seconds = 0.02;
-  sim::WorldOptions options = EvenWorld(job, 60, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 60, TestSeed());
   options.compute = absl::Milliseconds(250);
   options.replacements = 1;
   for (int i = 1; i <= 5; ++i) options.checkpoints.push_back(i * absl::Milliseconds(300));
@@ -649,10 +648,10 @@ TEST(LivesTest, AResumedRunTrainsAllStepsUpToTheLimit) {
     job.slow_workers = FourTimesAsSlow(2);
     job.epochs = 3;
     job.max_steps = 10 + static_cast<int>(random.Uniform(14));
-    const sim::WorldOptions options =
+    const CheckedWorldOptions options =
         WithCheckpoints(EvenWorld(job, 8, seed), absl::Milliseconds(20));
-    std::vector<sim::Accident> accidents(2);
-    for (sim::Accident& accident : accidents) {
+    std::vector<Accident> accidents(2);
+    for (Accident& accident : accidents) {
       accident.process = EndpointId::Shard(1, 0);
       accident.event = 300 + random.Uniform(1200);
     }
@@ -677,7 +676,7 @@ TEST(LivesTest, AResumedRunAddsNoStepBehindTheLimit) {
     job.max_steps = 13;
     job.second_row_rules = " eviction { kind: AGE versions: 3 } ";
     SCOPED_TRACE(job.Text());
-    sim::WorldOptions options = EvenWorld(job, 5, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, 5, TestSeed());
     options.checkpoint_at_end = true;
     SimRun undisturbed(job, options);
     ASSERT_TRUE(undisturbed.ok());
@@ -697,7 +696,7 @@ TEST(ReplacedWorkersTest, NotInJobsThatTakeStepsTogether) {
   job.dense_on_servers = true;
   job.epochs = 2;
   job.report_seconds = 0.02;
-  sim::WorldOptions options =
+  CheckedWorldOptions options =
       WithCheckpoints(EvenWorld(job, 30, TestSeed()), absl::Milliseconds(40));
   options.replacements = 3;
   LivesRun run(job, options,
@@ -714,7 +713,7 @@ TEST(LivesTest, TheSameSeedIsTheSameRun) {
       Random random(seed);
       SimJob job = RandomJob(&random);
       if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-      sim::WorldOptions options =
+      CheckedWorldOptions options =
           WithCheckpoints(RandomWorld(job, seed, &random), absl::Milliseconds(30));
       const std::vector<SimJob> later = RandomLater(seed, job);
       AddBudget(seed, job, &options, later);

@@ -21,12 +21,12 @@ namespace {
 // What a job does with its dense parameters, as a loop over workers.
 class PlainLoop {
  public:
-  PlainLoop(const job::ResolvedJob& plan, const sim::ToyModel& model)
+  PlainLoop(const job::ResolvedJob& plan, const ToyModel& model)
       : plan_(plan), model_(model), local_(plan.job.dense().local_steps()) {
     for (int r = 0; r < plan.workers(); ++r) {
       replicas_.push_back(
           *worker::DenseParameters::New(plan.job.dense().optimizer(), model.options().dense));
-      for (float& value : replicas_.back()->values()) value = sim::ToyModel::kFirstCount;
+      for (float& value : replicas_.back()->values()) value = ToyModel::kFirstCount;
     }
     common_ = Values(0);
     velocity_.resize(common_.size());
@@ -72,8 +72,8 @@ class PlainLoop {
   std::vector<float> Gradient(int rank, int64_t step, int64_t samples) const {
     auto& dense = *replicas_[static_cast<size_t>(rank)];
     std::vector<float> gradient(dense.padded().size());
-    model_.Gradient(rank, step, sim::ToyModel::kDenseKey, static_cast<float>(samples),
-                    dense.values(), absl::MakeSpan(gradient).first(dense.values().size()));
+    model_.Gradient(rank, step, ToyModel::kDenseKey, static_cast<float>(samples), dense.values(),
+                    absl::MakeSpan(gradient).first(dense.values().size()));
     return gradient;
   }
   bool Together(int64_t step, const std::vector<int64_t>& samples) {
@@ -147,7 +147,7 @@ class PlainLoop {
   }
 
   const job::ResolvedJob& plan_;
-  const sim::ToyModel& model_;
+  const ToyModel& model_;
   const LocalSteps local_;
   std::vector<std::unique_ptr<worker::DenseParameters>> replicas_;
   std::vector<float> common_, velocity_;  // or the centre
@@ -194,8 +194,8 @@ SimJob RandomJob(Random* random) {
   return job;
 }
 
-sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
-  sim::WorldOptions options;
+CheckedWorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
+  CheckedWorldOptions options;
   options.seed = options.model.seed = seed;
   for (int rank = 0; rank < job.workers; ++rank) {  // uneven, some nothing at all
     options.model.batches.push_back(static_cast<int>(random->Uniform(10)));
@@ -221,7 +221,7 @@ TEST(LocalStepsSimTest, IsThePlainLoopWhateverHappens) {
   for (uint64_t seed = TestSeed(); seed < TestSeed() + static_cast<uint64_t>(count); ++seed) {
     Random random(HashCombine(seed, 77));
     const SimJob job = RandomJob(&random);
-    const sim::WorldOptions options = RandomWorld(job, seed, &random);
+    const CheckedWorldOptions options = RandomWorld(job, seed, &random);
     SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());
@@ -247,7 +247,7 @@ TEST(LocalStepsSimTest, StepsInNameDoNotCount) {
     job.max_steps = 13;
     job.second_table = false;
     job.dense = "synchroniser: LOCAL_SGD local_steps { sync_every: 4 }";
-    sim::WorldOptions options = EvenWorld(job, 5, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, 5, TestSeed());
     options.model.batches[1] = 2;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());

@@ -28,7 +28,7 @@ TEST(QuorumPaceTest, IsThatOfASimulatedWorld) {
     job.policy = "kind: ASP";
     job.slow_workers = kExponential;
     job.dense = dense;
-    sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, kBatches, TestSeed());
     options.service_seed = TestSeed();
     options.network.delay = options.network.jitter = absl::Microseconds(20);
     options.fetch = absl::Microseconds(1);

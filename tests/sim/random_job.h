@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "tests/sim/proof/checked_world.h"
 #include "tests/sim/sim_job.h"
-#include "tools/sim/world.h"
 
 namespace tandem {
 
@@ -130,8 +130,8 @@ inline std::set<int64_t> RandomFullDisk(uint64_t seed, uint64_t writes) {
 }
 
 // One in three runs has a network without faults, so that what fails there is not their doing.
-inline sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
-  sim::WorldOptions options;
+inline CheckedWorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
+  CheckedWorldOptions options;
   options.seed = options.model.seed = seed;
   options.trace_lines = 400;
   for (int rank = 0; rank < job.workers; ++rank) {  // uneven, some nothing at all

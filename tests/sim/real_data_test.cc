@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "data/datagen.h"
 #include "gtest/gtest.h"
+#include "tests/sim/proof/checked_world.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data/data_fixture.h"
-#include "tools/sim/world.h"
 #include "worker/step_runner.h"
 
 namespace tandem {
@@ -126,8 +126,8 @@ class RealDataTest : public ::testing::Test {
     return *plan;
   }
 
-  static sim::WorldOptions Options() {
-    sim::WorldOptions options;
+  static CheckedWorldOptions Options() {
+    CheckedWorldOptions options;
     options.seed = TestSeed();
     options.make_runner = [](const job::ResolvedJob& plan, int rank) {
       return worker::StepRunner::New(plan, rank, nullptr, LinearModel::New);
@@ -135,8 +135,8 @@ class RealDataTest : public ::testing::Test {
     options.checkpoint_at_end = true;
     return options;
   }
-  static sim::WorldOptions Faulty() {
-    sim::WorldOptions options = Options();
+  static CheckedWorldOptions Faulty() {
+    CheckedWorldOptions options = Options();
     options.network.drop = 0.01;
     options.network.duplicate = 0.05;
     options.network.reorder = true;
@@ -149,8 +149,8 @@ class RealDataTest : public ::testing::Test {
     std::vector<float> dense;
     int64_t samples = 0, moves = 0;
   };
-  static Result Run(const job::ResolvedJob& plan, const sim::WorldOptions& options) {
-    absl::StatusOr<std::unique_ptr<sim::World>> world = sim::World::New(plan, options);
+  static Result Run(const job::ResolvedJob& plan, const CheckedWorldOptions& options) {
+    absl::StatusOr<std::unique_ptr<CheckedWorld>> world = CheckedWorld::New(plan, options);
     EXPECT_TRUE(world.ok()) << world.status();
     if (!world.ok()) return {};
     const absl::Status status = (*world)->Run();

@@ -17,15 +17,14 @@
 #include "job/job.h"
 #include "optim/fold.h"
 #include "optim/optimizer.h"
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/toy_model.h"
 
 namespace tandem {
 
 class Reference {
  public:
   // `delay` as of the policy FIXED_DELAY, for all tables; dense parameters by allreduce have none.
-  Reference(const job::ResolvedJob& plan, const sim::ToyModel& model, int64_t delay,
-            int64_t dense_delay)
+  Reference(const job::ResolvedJob& plan, const ToyModel& model, int64_t delay, int64_t dense_delay)
       : plan_(plan), model_(model) {
     for (const job::TablePlan& table : plan.tables) {
       if (table.dense) continue;
@@ -40,7 +39,7 @@ class Reference {
       for (size_t j = 0; j < row.size(); ++j) {
         const bool used =
             b * job::kDenseBlockFloats + j < static_cast<size_t>(model.options().dense);
-        if (used) row[j] = sim::ToyModel::kFirstCount;
+        if (used) row[j] = ToyModel::kFirstCount;
       }
     }
   }
@@ -115,7 +114,7 @@ class Reference {
 
   static std::vector<float> Read(const TableState& table, uint64_t key, size_t dim, int64_t step) {
     if (table.IsThere(key, step)) return table.rows.at(key).weights;
-    return std::vector<float>(dim, table.zeros ? 0.0f : sim::ToyModel::kFirstCount);
+    return std::vector<float>(dim, table.zeros ? 0.0f : ToyModel::kFirstCount);
   }
 
   // The row for an update in this step; null: the key is refused.
@@ -128,7 +127,7 @@ class Reference {
       if (++candidate.count < table.threshold) return nullptr;
       table.candidates.erase(key);
     }
-    RowState& row = RowOf(table, key, dim, sim::ToyModel::kFirstCount);
+    RowState& row = RowOf(table, key, dim, ToyModel::kFirstCount);
     row.updated = step;
     return &row;
   }
@@ -172,7 +171,7 @@ class Reference {
   void DenseGradient(int rank, int64_t step, float norm) {
     std::vector<float> gradient(dense_->rows.size() * job::kDenseBlockFloats, 0.0f);
     const std::vector<float> values = Dense();
-    model_.Gradient(rank, step, sim::ToyModel::kDenseKey, norm, values,
+    model_.Gradient(rank, step, ToyModel::kDenseKey, norm, values,
                     absl::MakeSpan(gradient).first(values.size()));
     for (size_t b = 0; b < dense_->rows.size(); ++b) {
       const auto begin = gradient.begin() + static_cast<std::ptrdiff_t>(b * job::kDenseBlockFloats);
@@ -203,7 +202,7 @@ class Reference {
   }
 
   const job::ResolvedJob& plan_;
-  const sim::ToyModel& model_;
+  const ToyModel& model_;
   std::vector<TableState> tables_;
   std::unique_ptr<TableState> dense_;
   int64_t step_ = 0;

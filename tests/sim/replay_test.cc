@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
+#include "tests/sim/proof/checked_world.h"
 #include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
-#include "tools/sim/world.h"
 
 namespace tandem {
 namespace {
@@ -58,9 +58,9 @@ SimJob RandomJob(uint64_t seed, Random* random) {
 }
 
 // `seed`: of what may differ from run to run. `loses`: frames, and doubles them.
-sim::WorldOptions RandomWorld(const sim::ToyModel::Options& model, bool loses, uint64_t seed) {
+CheckedWorldOptions RandomWorld(const ToyModel::Options& model, bool loses, uint64_t seed) {
   Random random(seed);
-  sim::WorldOptions options;
+  CheckedWorldOptions options;
   options.seed = seed;
   options.model = model;
   options.explain = false;  // the gradients are not those that the judge can read
@@ -74,8 +74,8 @@ sim::WorldOptions RandomWorld(const sim::ToyModel::Options& model, bool loses, u
   return options;
 }
 
-sim::ToyModel::Options RandomModel(const SimJob& job, uint64_t seed, Random* random) {
-  sim::ToyModel::Options model;
+ToyModel::Options RandomModel(const SimJob& job, uint64_t seed, Random* random) {
+  ToyModel::Options model;
   model.seed = seed;
   for (int rank = 0; rank < job.workers; ++rank) {
     model.batches.push_back(static_cast<int>(random->Uniform(12)));
@@ -109,16 +109,16 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     Random random(seed);
     SimJob job = RandomJob(seed, &random);
     if (random.Bernoulli(0.5)) AddRowRules(seed, /*at_budget=*/false, &job);
-    const sim::ToyModel::Options model = RandomModel(job, seed, &random);
+    const ToyModel::Options model = RandomModel(job, seed, &random);
     // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles
     // it.
     const bool loses = job.Text().find("DC_ASGD") == std::string::npos;
-    sim::WorldOptions first = RandomWorld(model, loses, random.Next64());
+    CheckedWorldOptions first = RandomWorld(model, loses, random.Next64());
     if (random.Bernoulli(0.3))
       first.checkpoints.push_back(absl::Seconds(0.2 * random.NextDouble()));
     SimRun recorded(job, first);
     ASSERT_TRUE(recorded.ok());
-    sim::WorldOptions again = RandomWorld(model, loses, random.Next64());
+    CheckedWorldOptions again = RandomWorld(model, loses, random.Next64());
     // A push may wait longer for its turn than an answer may take.
     if (random.Bernoulli(0.2)) again.compute = absl::Seconds(40);
     again.limit = absl::Hours(10);
@@ -168,10 +168,10 @@ TEST(ReplayTest, APushThatTheRecordedRunHadNotEndsIt) {
       if (entry.worker == 1 && entry.step == 3) entry.samples += 1;
     }
   }
-  sim::WorldOptions options = EvenWorld(job, 6, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 6, TestSeed());
   options.replay = order;
   const job::ResolvedJob plan = job.Plan();
-  auto world = sim::World::New(plan, options);
+  auto world = CheckedWorld::New(plan, options);
   ASSERT_TRUE(world.ok()) << world.status();
   const absl::Status status = (*world)->Run();
   EXPECT_NE(status.message().find("not as recorded: range "), std::string::npos) << status;

@@ -13,8 +13,8 @@
 #include "base/random.h"
 #include "server/page_arena.h"
 #include "server/row_limits.h"
+#include "tests/sim/proof/checked_world.h"
 #include "tests/sim/sim_job.h"
-#include "tools/sim/world.h"
 
 namespace tandem {
 
@@ -73,7 +73,7 @@ inline constexpr uint64_t kPagesOfRange = 3, kPagesOfDense = 7;
 // From then on a table with AT_BUDGET evicts a row for each new one or refuses the new one, because
 // MayGrow is false even if a page has room. Other tables always get the pages that they need. Call
 // it after AddRowRules. `later`: the same job with other servers and ranges, of further attempts.
-inline void AddBudget(uint64_t seed, const SimJob& job, sim::WorldOptions* options,
+inline void AddBudget(uint64_t seed, const SimJob& job, CheckedWorldOptions* options,
                       const std::vector<SimJob>& later = {}) {
   const bool first = absl::StrContains(job.row_rules, "AT_BUDGET");
   const bool second = job.second_table && absl::StrContains(job.second_row_rules, "AT_BUDGET");
@@ -99,19 +99,19 @@ inline void AddBudget(uint64_t seed, const SimJob& job, sim::WorldOptions* optio
 }
 
 // The counts of all tables with rules.
-inline server::RowCounts RowCountsOf(const job::ResolvedJob& plan, const sim::World& world) {
+inline server::RowCounts RowCountsOf(const job::ResolvedJob& plan, const CheckedWorld& world) {
   server::RowCounts total;
   for (const job::TablePlan& table : plan.tables) {
-    if (table.has_row_rules()) total.Merge(world.servers().Counts(table.id));
+    if (table.has_row_rules()) total.Merge(world.server_checks().Counts(table.id));
   }
   return total;
 }
 
 // Whether rows were evicted or refused because a server had no memory for more.
-inline bool WasAtBudget(const job::ResolvedJob& plan, const sim::World& world) {
+inline bool WasAtBudget(const job::ResolvedJob& plan, const CheckedWorld& world) {
   return std::any_of(plan.tables.begin(), plan.tables.end(), [&world](const job::TablePlan& table) {
     if (table.eviction.kind() != Eviction::AT_BUDGET) return false;
-    const server::RowCounts counts = world.servers().Counts(table.id);
+    const server::RowCounts counts = world.server_checks().Counts(table.id);
     return counts.evicted > 0 || (counts.refused > 0 && table.admission.kind() <= Admission::NONE);
   });
 }

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
-#include "tools/sim/world.h"
+#include "tests/sim/proof/checked_world.h"
 
 namespace tandem {
 
@@ -97,8 +97,8 @@ struct SimJob {
 
 // A job and the world it runs in; they belong together because the world refers to the plan.
 struct SimRun {
-  SimRun(const SimJob& job, const sim::WorldOptions& options) : plan(job.Plan()) {
-    absl::StatusOr<std::unique_ptr<sim::World>> made = sim::World::New(plan, options);
+  SimRun(const SimJob& job, const CheckedWorldOptions& options) : plan(job.Plan()) {
+    absl::StatusOr<std::unique_ptr<CheckedWorld>> made = CheckedWorld::New(plan, options);
     EXPECT_TRUE(made.ok()) << made.status();
     if (made.ok()) world = *std::move(made);
     if (world != nullptr) status = world->Run();
@@ -109,13 +109,13 @@ struct SimRun {
   bool ok() const { return status.ok(); }
 
   const job::ResolvedJob plan;
-  std::unique_ptr<sim::World> world;
+  std::unique_ptr<CheckedWorld> world;
   absl::Status status = absl::InternalError("not made");
 };
 
 // Options with as many batches for every worker.
-inline sim::WorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed) {
-  sim::WorldOptions options;
+inline CheckedWorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed) {
+  CheckedWorldOptions options;
   options.seed = options.model.seed = seed;
   options.model.batches.assign(static_cast<size_t>(job.workers), batches);
   return options;

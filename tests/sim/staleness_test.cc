@@ -24,16 +24,16 @@ double Staleness(const server::UpdateRecord& r) {
 // order. Knows the policies only as the literature words them.
 class Recount {
  public:
-  Recount(const sim::World& world, int workers, bool synchronous, int64_t delay)
+  Recount(const CheckedWorld& world, int workers, bool synchronous, int64_t delay)
       : world_(world), workers_(workers), synchronous_(synchronous), delay_(delay) {}
 
-  void Range(uint32_t range, const std::vector<sim::RangeEvent>& events) {
+  void Range(uint32_t range, const std::vector<RangeEvent>& events) {
     range_ = range;
     version_ = 0;
     read_at_.clear();
     queue_.clear();
     admitted_.assign(static_cast<size_t>(workers_), 0);
-    for (const sim::RangeEvent& event : events) {
+    for (const RangeEvent& event : events) {
       if (event.read) {
         read_at_.try_emplace({event.rank, event.step},
                              version_);  // of an answer sent twice, the first
@@ -69,7 +69,7 @@ class Recount {
     result.Add(static_cast<double>(version_ - read_at_.at({rank, step})));
   }
 
-  const sim::World& world_;
+  const CheckedWorld& world_;
   const int workers_;
   const bool synchronous_;
   const int64_t delay_;
@@ -82,7 +82,7 @@ class Recount {
 void ExpectRecount(SimJob job, bool synchronous, int64_t delay, uint64_t seed) {
   job.slow_workers = kExponential;
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
-  sim::WorldOptions options = EvenWorld(job, 40, seed);
+  CheckedWorldOptions options = EvenWorld(job, 40, seed);
   options.model.batches[0] = 25;
   options.log_events = true;
   options.network.reorder = true;  // late and out of order, but nothing is answered twice
@@ -151,7 +151,7 @@ std::vector<server::UpdateRecord> MiddleOf(const std::string& policy, int worker
   job.second_table = false;
   job.slow_workers = slow_workers;
   const int batches = 12000 / workers;
-  sim::WorldOptions options = EvenWorld(job, batches, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, batches, TestSeed());
   options.model.full_batches = true;
   options.model.dense = workers + 1;
   options.network.delay = options.network.jitter = absl::ZeroDuration();
@@ -215,7 +215,7 @@ TEST(StalenessTest, GbaDropsWhatIsFarTooLate) {
   for (const int gap : {1, 1000}) {
     SimJob job = AllOnServers(absl::StrCat("kind: GBA token_gap: ", gap), 0);
     job.slow_workers = FourTimesAsSlow(3);
-    sim::WorldOptions options = EvenWorld(job, 200, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, 200, TestSeed());
     options.model.batches = {200, 200, 200, 40};
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());
@@ -238,7 +238,7 @@ TEST(StalenessTest, DsspRunsOnWithinItsBounds) {
   const auto run_with = [&](const std::string& policy, int* largest) {
     SimJob job = AllOnServers(policy, kDepth);
     job.slow_workers = kTransient;
-    sim::WorldOptions options = EvenWorld(job, 600, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, 600, TestSeed());
     options.model.full_batches = true;
     options.moves_per_second = 1;
     options.explain = false;
@@ -267,7 +267,7 @@ TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {
   constexpr int kBound = 3, kDepth = 2;
   SimJob job = AllOnServers(absl::StrCat("kind: SSP bound: ", kBound), kDepth);
   job.slow_workers = kTransient;
-  sim::WorldOptions options = EvenWorld(job, 2300, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 2300, TestSeed());
   options.model.full_batches = true;
   options.model.universe = 40;
   options.model.keys_per_batch = 16;
@@ -307,7 +307,7 @@ TEST(StalenessTest, SyncSwitchIsBspAndThenAsp) {
   job.servers = job.ranges_per_shard = 1;
   job.second_table = false;
   job.slow_workers = kExponential;
-  sim::WorldOptions options = EvenWorld(job, 1000, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 1000, TestSeed());
   options.model.full_batches = true;
   options.network.delay = options.network.jitter = absl::ZeroDuration();
   options.fetch = absl::ZeroDuration();

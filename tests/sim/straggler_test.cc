@@ -45,8 +45,8 @@ SimJob EightWorkers(const std::string& policy, const std::string& slow_workers) 
   return job;
 }
 
-sim::WorldOptions QuietWorld(const SimJob& job, int batches, uint64_t seed) {
-  sim::WorldOptions options = EvenWorld(job, batches, seed);
+CheckedWorldOptions QuietWorld(const SimJob& job, int batches, uint64_t seed) {
+  CheckedWorldOptions options = EvenWorld(job, batches, seed);
   options.model.full_batches = true;
   options.model.keys_per_batch = 1;
   options.model.dense = kWorkers + 1;
@@ -59,7 +59,7 @@ sim::WorldOptions QuietWorld(const SimJob& job, int batches, uint64_t seed) {
 }
 
 // The records of the table, in the steady part of a run.
-std::vector<server::UpdateRecord> SteadyPart(const sim::World& world, int workers,
+std::vector<server::UpdateRecord> SteadyPart(const CheckedWorld& world, int workers,
                                              double* seconds) {
   std::map<int, int64_t> last;
   for (const server::UpdateRecord& r : world.records()) {
@@ -78,7 +78,7 @@ std::vector<server::UpdateRecord> SteadyPart(const sim::World& world, int worker
   return steady;
 }
 
-Measured Measure(const SimJob& job, const sim::WorldOptions& options) {
+Measured Measure(const SimJob& job, const CheckedWorldOptions& options) {
   SimRun run(job, options);
   EXPECT_TRUE(run.ok());
   Measured measured;
@@ -232,7 +232,7 @@ TEST(StragglerMemoryTest, StalenessOfWorkersWithoutMemoryIsGeometric) {
   for (const int workers : {2, 4, 8}) {
     SimJob job = EightWorkers("kind: ASP", kExponential);
     job.workers = workers;
-    sim::WorldOptions options = QuietWorld(job, 24000 / workers, TestSeed());
+    CheckedWorldOptions options = QuietWorld(job, 24000 / workers, TestSeed());
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());
     double seconds = 0, count = 0;
@@ -259,7 +259,7 @@ TEST(StragglerMemoryTest, StalenessOfWorkersWithoutMemoryIsGeometric) {
 TEST(StragglerPauseTest, APauseBeforeTheReadDividesTheStaleness) {
   const SimJob job = EightWorkers("kind: ASP", kExponential);
   for (const int fetch_ms : {4, 10, 30}) {
-    sim::WorldOptions options = QuietWorld(job, 1200, TestSeed());
+    CheckedWorldOptions options = QuietWorld(job, 1200, TestSeed());
     options.fetch = absl::Milliseconds(fetch_ms);
     const Measured asp = Measure(job, options);
     const double x = asp.cycle / asp.flight - 1;

@@ -48,7 +48,7 @@ struct Outcome {
 
 // Rows of one range, on a network that only delays.
 Outcome WithRows(const SimJob& job, int steps) {
-  sim::WorldOptions options = EvenWorld(job, steps, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, steps, TestSeed());
   options.service_seed = TestSeed();
   options.model.full_batches = true;
   options.model.keys_per_batch = 1;

@@ -1,7 +1,7 @@
 // Whole clusters under random jobs, faults, stragglers and range moves, thousands of them. Each run
 // is judged by World (tools/sim/world.h says by what). To see one seed again:
 //   TANDEM_SIM_SEEDS=1 tests/world_test --seed=N --gtest_filter=WorldTest.SurvivesAnything
-#include "tools/sim/world.h"
+#include "tests/sim/proof/checked_world.h"
 
 #include <algorithm>
 #include <map>
@@ -15,12 +15,12 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "server/page_arena.h"
+#include "tests/sim/proof/row_lives.h"
+#include "tests/sim/proof/toy_runner.h"
 #include "tests/sim/random_job.h"
 #include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
-#include "tools/sim/row_lives.h"
-#include "tools/sim/toy_runner.h"
 
 namespace tandem {
 namespace {
@@ -82,7 +82,7 @@ TEST(WorldTest, SurvivesAnything) {
     Random random(seed);
     SimJob job = RandomJob(&random);
     if (seed % 3 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     AddBudget(seed, job, &options);
     options.no_room = RandomFullDisk(seed, 40);
     SimRun run(job, options);
@@ -112,8 +112,8 @@ TEST(WorldTest, SurvivesAnything) {
 // A row with an admission by COUNT, and an eviction by AGE or LRU, has updates at versions 0, 1, 2
 // and 6. It may have the values that the rules allow, and no others.
 TEST(RowLivesTest, ARowHasTheUpdatesOfOneLife) {
-  using Want = sim::RowLives::Want;
-  using Moment = sim::RowLives::Moment;
+  using Want = RowLives::Want;
+  using Moment = RowLives::Moment;
   SimJob job;
   job.workers = 2;
   for (const bool certain : {true, false}) {
@@ -121,9 +121,9 @@ TEST(RowLivesTest, ARowHasTheUpdatesOfOneLife) {
         absl::StrCat(" admission { kind: COUNT threshold: 2 } eviction { ",
                      certain ? "kind: AGE versions: 3" : "kind: LRU max_rows: 1", " } ");
     const job::ResolvedJob plan = job.Plan();
-    const sim::RowRules rules(plan.tables[0]);
+    const RowRules rules(plan.tables[0]);
     ASSERT_EQ(rules.certain(), certain);
-    sim::RowLives lives(&rules, job.workers, /*range=*/0);
+    RowLives lives(&rules, job.workers, /*range=*/0);
     EXPECT_TRUE(lives.Add(1, 0, {0, 0, 5, 1}));
     EXPECT_TRUE(lives.Add(2, 1, {0, 1, 6, 1}));   // creates the row
     EXPECT_FALSE(lives.Add(2, 1, {1, 0, 7, 1}));  // of the same fold
@@ -132,9 +132,9 @@ TEST(RowLivesTest, ARowHasTheUpdatesOfOneLife) {
     const auto may_be = [&](std::vector<float> taken, size_t seen, Moment moment,
                             Want want = Want::kAny) {
       std::vector<float> row;
-      for (const float of_element : taken) row.push_back(sim::ToyModel::kFirstCount - of_element);
+      for (const float of_element : taken) row.push_back(ToyModel::kFirstCount - of_element);
       row.push_back(0.5);  // a value
-      if (taken == std::vector<float>({0, 0, 0})) row.back() = sim::ToyModel::kFirstCount;
+      if (taken == std::vector<float>({0, 0, 0})) row.back() = ToyModel::kFirstCount;
       return lives.Check(row, seen, seen, moment, want).ok();
     };
     EXPECT_TRUE(may_be({0, 0, 0}, 0, {}));
@@ -161,7 +161,7 @@ TEST(RowLivesTest, ARowHasTheUpdatesOfOneLife) {
     EXPECT_EQ(lives.AtLeast(below), 2u);
     EXPECT_EQ(lives.AtMost(below), 2u);
     EXPECT_EQ(lives.Before(2), 2u);
-    lives.Cut([](const sim::RowLives::Part& part) { return part.rank == 0 || part.step < 1; });
+    lives.Cut([](const RowLives::Part& part) { return part.rank == 0 || part.step < 1; });
     EXPECT_EQ(lives.size(), 2u);
   }
 }
@@ -179,7 +179,7 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
     job.policy = Essp(job.depth + static_cast<int>(random.Uniform(4)), &random);
     job.second_policy.clear();
     job.dense_policy = random.Bernoulli(0.5) ? "" : "kind: ASP";
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     for (int& batches : options.model.batches) batches *= 3;
     if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
     AddBudget(seed, job, &options);
@@ -209,7 +209,7 @@ TEST(WorldTest, RowsAtTheBudgetSurviveAnything) {
       if (absl::StrContains(*policy, "mean_square_decay")) *policy = "kind: ASP";
     }
     job.row_rules = job.second_row_rules = " eviction { kind: AT_BUDGET } ";
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     for (int& batches : options.model.batches) batches *= 3;
     AddBudget(seed, job, &options);
     SimRun run(job, options);
@@ -238,13 +238,13 @@ TEST(WorldTest, AFullServerEndsTheJobWithALastCheckpoint) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     SimJob job;  // each server has three ranges of each table
     job.policy = "kind: ASP";
-    sim::WorldOptions options = EvenWorld(job, 60, seed);
+    CheckedWorldOptions options = EvenWorld(job, 60, seed);
     options.network.drop = 0.02;
     options.moves_per_second = 10;
     options.row_bytes = 4 * server::PageArena::kPage;
     options.no_room = RandomFullDisk(seed, 15);
     const job::ResolvedJob plan = job.Plan();
-    const auto world = sim::World::New(plan, options);
+    const auto world = CheckedWorld::New(plan, options);
     ASSERT_TRUE(world.ok()) << world.status();
     const absl::Status run = (*world)->Run();
     EXPECT_TRUE(absl::StrContains(run.message(), "the scheduler ends the job: server ")) << run;
@@ -276,14 +276,14 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, salt));
     const SimJob job = random_job(&random);
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     for (int& batches : options.model.batches) batches *= longer;
     options.resume_dense = random.Bernoulli(0.5);
     if (job.patience >= 0) options.evaluate = true;
     options.no_room = RandomFullDisk(seed, 40);
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
-    const sim::QuorumJudge& quorum = run.world->quorum();
+    const QuorumJudge& quorum = run.world->quorum();
     ASSERT_LE(quorum.most_missed(), run.plan.job.dense().quorum_bound());
     at_the_bound += quorum.most_missed() == run.plan.job.dense().quorum_bound() ? 1 : 0;
     gradients += quorum.gradients();
@@ -326,7 +326,7 @@ TEST(WorldTest, ASyncRoundWaitsForItsGraceAndNoLonger) {
                              "local_steps { sync_every: ", kEvery,
                              quorum < 3 ? absl::StrCat(" quorum: ", quorum) : "",
                              grace > 0 ? absl::StrCat(" grace_seconds: ", grace) : "", " } ");
-    sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, kBatches, TestSeed());
     options.network.delay = options.network.jitter = absl::Microseconds(1);
     options.evaluate = false;
     return std::make_unique<SimRun>(job, options);
@@ -358,7 +358,7 @@ TEST(WorldTest, TablesOnWorkersSurviveAnything) {
     job.dense_on_servers = random.Bernoulli(0.3);
     job.dense_policy.clear();
     if (!job.dense_on_servers && random.Bernoulli(0.7)) job.servers = 0;
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     if (copies) options.moves_per_second = 0;
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
@@ -388,7 +388,7 @@ TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
     job.slow_workers = kExponential;
     job.dense = absl::StrCat("synchroniser: ALLREDUCE quorum: ", quorum,
                              quorum == "ALL" ? " " : " quorum_bound: 4 ");
-    sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, kBatches, TestSeed());
     options.network.delay = options.network.jitter = absl::Microseconds(50);
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << quorum;
@@ -397,7 +397,7 @@ TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
       continue;
     }
     EXPECT_LT(run.world->elapsed(), 0.8 * all) << quorum;
-    const sim::QuorumJudge& sums = run.world->quorum();
+    const QuorumJudge& sums = run.world->quorum();
     EXPECT_EQ(sums.gradients(), static_cast<uint64_t>(job.workers) * kBatches);
     const double missed =
         static_cast<double>(sums.missed()) / static_cast<double>(sums.gradients());
@@ -423,7 +423,7 @@ TEST(WorldTest, KeptRowsAreNoOlderThanTheBoundAllows) {
     const int bound = job.depth + static_cast<int>(random.Uniform(3));
     job.policy = Essp(bound, &random);
     job.slow_workers = kTransient;
-    sim::WorldOptions options = EvenWorld(job, kBatches, seed);
+    CheckedWorldOptions options = EvenWorld(job, kBatches, seed);
     options.network.drop = 0.02;
     options.network.reorder = true;
     options.frame_bytes = size_t{1} << 20;
@@ -452,7 +452,7 @@ TEST(WorldTest, FrozenRowsAreReadOnce) {
   job.policy = "kind: ASP";
   job.second_frozen = true;
   job.dense_on_servers = true;
-  const sim::WorldOptions options = EvenWorld(job, 60, TestSeed());
+  const CheckedWorldOptions options = EvenWorld(job, 60, TestSeed());
   uint64_t cached[2] = {}, asked = 0;
   for (const bool small : {false, true}) {
     job.second_policy = absl::StrCat("kind: ESSP bound: 3 cache_rows: ", small ? 6 : 0);
@@ -486,7 +486,7 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
     job.dense_on_servers = true;
     SimRun run(job, EvenWorld(job, 12, TestSeed()));
     ASSERT_TRUE(run.ok());
-    const sim::ToyModel& model = run.world->model();
+    const ToyModel& model = run.world->model();
     std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;  // counts, by row
     for (int rank = 0; rank < job.workers; ++rank) {
       for (int64_t index = 0; model.Samples(rank, 0, index) > 0; ++index) {
@@ -495,7 +495,7 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
         for (const data::SparseInput& input : batch.sparse) {
           for (const uint64_t key : input.keys) {
             std::vector<float>& row = want[{input.table, key}];
-            row.resize(static_cast<size_t>(job.workers), sim::ToyModel::kFirstCount);
+            row.resize(static_cast<size_t>(job.workers), ToyModel::kFirstCount);
             row[static_cast<size_t>(rank)] -= 1.0f / 4;  // the mean over its samples is 1
           }
         }
@@ -524,14 +524,15 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
       job.dense_on_servers = true;
       job.max_inflight_pushes = unacknowledged;
       job.depth = static_cast<int>(seed % 3);
-      sim::WorldOptions options = EvenWorld(job, 20, seed);
+      CheckedWorldOptions options = EvenWorld(job, 20, seed);
       options.model.keys_per_batch = 1;
       options.network.drop = 0.1;
       options.network.jitter *= 10;
       SimRun run(job, options);
       ASSERT_TRUE(run.ok()) << "seed " << seed;
-      ASSERT_LE(run.world->servers().most_open_steps(), 1 + unacknowledged) << "seed " << seed;
-      most = std::max(most, run.world->servers().most_open_steps());
+      ASSERT_LE(run.world->server_checks().most_open_steps(), 1 + unacknowledged)
+          << "seed " << seed;
+      most = std::max(most, run.world->server_checks().most_open_steps());
     }
     EXPECT_EQ(most, 1 + unacknowledged) << "or the bound was not put to the test";
   }
@@ -555,14 +556,14 @@ TEST(WorldTest, ManyWorkersAndTablesReportCheckpointAndEnd) {
   const absl::StatusOr<job::ResolvedJob> plan = job::Resolve(*parsed);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_FALSE(plan->CountsPairs() || plan->CountsWaitsInPairs());
-  sim::WorldOptions options = EvenWorld(job, 2, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 2, TestSeed());
   options.model.dense = job.workers + 1;
   options.model.universe = 4;
   options.model.keys_per_batch = 1;
   options.frame_bytes = 1 << 20;
   options.checkpoint_at_end = true;
   options.evaluate = options.explain = false;
-  const auto world = sim::World::New(*plan, options);
+  const auto world = CheckedWorld::New(*plan, options);
   ASSERT_TRUE(world.ok()) << world.status();
   const absl::Status run = (*world)->Run();
   ASSERT_TRUE(run.ok()) << run << "\n" << (*world)->TraceText();
@@ -597,7 +598,7 @@ TEST(WorldTest, CheckpointsAtTheBordersOfEpochsAreOfOneMoment) {
     job.policy = seed % 2 != 0 ? "kind: ASP" : "kind: BACKUP_WORKERS backups: 0";
     job.dense_on_servers = true;
     job.epochs = 20;
-    sim::WorldOptions options = EvenWorld(job, 2, seed);
+    CheckedWorldOptions options = EvenWorld(job, 2, seed);
     options.barrier_drop = 0.2;
     for (int i = 0; i < 300; ++i) options.checkpoints.push_back(absl::Milliseconds(10 * i));
     SimRun run(job, options);
@@ -613,7 +614,7 @@ TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
     job.dense_on_servers = true;
     job.epochs = 3;
     job.evaluate_every = 1;
-    sim::WorldOptions options = EvenWorld(job, 3, seed);
+    CheckedWorldOptions options = EvenWorld(job, 3, seed);
     options.breaks_per_second = 20;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
@@ -633,7 +634,7 @@ TEST(WorldTest, EveryRowIsInALineBeforeItsEvaluation) {
     job.evaluate_every = 1;
     for (const bool on_servers : {false, true}) {
       job.dense_on_servers = on_servers;
-      sim::WorldOptions options = EvenWorld(job, 5, TestSeed());
+      CheckedWorldOptions options = EvenWorld(job, 5, TestSeed());
       std::vector<int64_t> lines, before;
       options.on_notice = [&](absl::Duration, const scheduler::SchedulerNotice& notice) {
         using Kind = scheduler::SchedulerNotice::Kind;
@@ -665,7 +666,7 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
     job.dense_on_servers = seed % 2 == 0;
     job.epochs = 8;
     job.patience = static_cast<int>(random.Uniform(3));
-    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    CheckedWorldOptions options = RandomWorld(job, seed, &random);
     options.evaluate = true;
     options.checkpoint_at_end = random.Bernoulli(0.8);
     options.no_room = RandomFullDisk(seed, 60);
@@ -674,7 +675,7 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
     int best = 0, last = 0;
     double value = 0;
     while (last < job.epochs && (job.patience == 0 || last < best + job.patience)) {
-      const double auc = sim::ToyRunner::AucOf(options.model.seed, ++last);
+      const double auc = ToyRunner::AucOf(options.model.seed, ++last);
       if (auc <= value) continue;
       value = auc;
       best = last;
@@ -703,7 +704,7 @@ TEST(WorldTest, NoCheckpointFallsIntoTheEndOfADelay) {
   ASSERT_TRUE(plain.ok());
   const absl::Duration pause = plain.world->elapsed() / SeedCount(100);
   for (absl::Duration at; at < plain.world->elapsed(); at += pause) {
-    sim::WorldOptions options = EvenWorld(job, 6, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, 6, TestSeed());
     options.checkpoints = {at};
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << at;
@@ -715,7 +716,7 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
   job.dense_on_servers = true;
   job.policy = "kind: BACKUP_WORKERS backups: 0";
   job.slow_workers = FourTimesAsSlow(2);
-  sim::WorldOptions options = EvenWorld(job, 7, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 7, TestSeed());
   options.model.batches = {7, 6, 7};
   const SimRun run(job, options);
   ASSERT_TRUE(run.ok());
@@ -729,7 +730,7 @@ TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   SimJob job;
   job.dense_on_servers = true;
   job.slow_workers = FourTimesAsSlow(2);
-  sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 40, TestSeed());
   options.model.batches[2] = 10;
   job.policy = "kind: BSP";
   const SimRun together(job, options);
@@ -756,7 +757,7 @@ TEST(WorldTest, BesideBackupWorkersEveryGradientIsSummed) {
   job.policy = "kind: BACKUP_WORKERS backups: 1";
   job.dense = "synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 2 ";
   job.slow_workers = FourTimesAsSlow(2);
-  sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
+  CheckedWorldOptions options = EvenWorld(job, 40, TestSeed());
   options.model.batches[2] = 10;
   const SimRun run(job, options);
   ASSERT_TRUE(run.ok());
@@ -777,7 +778,7 @@ TEST(WorldTest, CheckpointsDoNotMakeAFastWorkerWaitForASlowOne) {
     double staleness[2] = {};
     int checkpoints = 0;
     for (const bool with : {false, true}) {
-      sim::WorldOptions options = EvenWorld(job, 100, TestSeed());
+      CheckedWorldOptions options = EvenWorld(job, 100, TestSeed());
       for (int i = 1; with && i <= 20; ++i) {
         options.checkpoints.push_back(absl::Milliseconds(100 * i));
       }
@@ -807,7 +808,7 @@ TEST(WorldTest, ACheckpointBehindStepsThatAreLeftOutIsReached) {
   const uint64_t count = SeedCount(10);
   uint64_t dropped = 0, checkpoints = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
-    sim::WorldOptions options = EvenWorld(job, 40, seed);
+    CheckedWorldOptions options = EvenWorld(job, 40, seed);
     options.network.drop = 0.03;
     options.moves_per_second = 100;
     for (int i = 1; i <= 12; ++i) options.checkpoints.push_back(absl::Milliseconds(30 * i));
@@ -836,7 +837,7 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
         "kind: DC_ASGD compensation: 0", "kind: DSSP bound: 1000 upper_bound: 1000",
         "kind: SYNC_SWITCH switch_step: 0"}) {
     job.policy = policy;
-    sim::WorldOptions options = EvenWorld(job, 30, TestSeed());
+    CheckedWorldOptions options = EvenWorld(job, 30, TestSeed());
     options.model.batches = {30, 17, 25};
     options.explain = false;
     SimRun run(job, options);
@@ -862,7 +863,7 @@ TEST(WorldTest, BatchesAreEmptyAtEvaluationsBesideALockstepPart) {
       job.epochs = max_steps == 0 ? 3 : 1;
       job.max_steps = max_steps;
       job.evaluate_every = 1;
-      sim::WorldOptions options = EvenWorld(job, 12, TestSeed());
+      CheckedWorldOptions options = EvenWorld(job, 12, TestSeed());
       options.model.batches = {12, 5, 9};
       SimRun run(job, options);  // the judge looks at every row that an evaluation reads
       ASSERT_TRUE(run.ok()) << policy;
@@ -880,7 +881,7 @@ TEST(WorldTest, TheSameSeedIsTheSameRun) {
       Random random(seed);
       SimJob job = RandomJob(&random);
       if (seed % 2 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
-      sim::WorldOptions options = RandomWorld(job, seed, &random);
+      CheckedWorldOptions options = RandomWorld(job, seed, &random);
       AddBudget(seed, job, &options);
       SimRun run(job, options);
       ASSERT_TRUE(run.ok()) << "seed " << seed;

@@ -14,8 +14,8 @@ void DataFrames::Send(const Outgoing& out) {
     return context_.Fail(absl::StrCat("a core sent a bad frame: ", frame.status().ToString()));
   }
   const FrameHeader& h = frame->header;
-  if (context_.judge != nullptr && h.kind == FrameKind::kPush && (h.flags & kFlagAssign) == 0) {
-    context_.judge->OnPush(h.sender.index, h.step);
+  if (h.kind == FrameKind::kPush && (h.flags & kFlagAssign) == 0) {
+    context_.observer.OnPush(h.sender.index, h.step);
   }
   if (context_.options.replacements > 0 && h.sender.role == Role::kWorker &&
       out.to.role == Role::kServer) {

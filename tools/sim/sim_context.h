@@ -16,7 +16,7 @@
 #include "job/job.h"
 #include "proto/endpoint.h"
 #include "tools/sim/agenda.h"
-#include "tools/sim/judge.h"
+#include "tools/sim/observer.h"
 #include "tools/sim/processes.h"
 #include "tools/sim/trace.h"
 #include "tools/sim/world_options.h"
@@ -24,9 +24,12 @@
 namespace tandem::sim {
 
 struct SimContext {
-  SimContext(const job::ResolvedJob& job_plan, const WorldOptions& world_options)
+  // `its_observer` may be null.
+  SimContext(const job::ResolvedJob& job_plan, const WorldOptions& world_options,
+             Observer* its_observer)
       : plan(job_plan),
         options(world_options),
+        observer(its_observer == nullptr ? nobody : *its_observer),
         processes(plan, world_options.attempt, agenda),
         trace(world_options.trace_lines),
         random(world_options.seed) {}
@@ -41,14 +44,15 @@ struct SimContext {
 
   const job::ResolvedJob& plan;
   const WorldOptions options;
+  Observer nobody;  // the observer of a world without one
+  Observer& observer;
   Agenda agenda;
   Processes processes;
   EventTrace trace;
   Random random;
   HeapBufferSource buffers;
-  Judge* judge = nullptr;  // of the toy model; null with another runner
   absl::Status failure;
-  int full_disks = 0;  // errors of CheckpointCheck::HasRoom
+  int full_disks = 0;  // errors of SimCheckpoints for want of room
 };
 
 // The time between two heartbeats of a process.

@@ -17,8 +17,8 @@ using worker::QuorumNews;
 
 absl::StatusOr<std::unique_ptr<SimQuorum>> SimQuorum::New(const job::ResolvedJob& plan, int rank,
                                                           worker::DenseParameters& dense,
-                                                          Judge* judge, Outside outside) {
-  std::unique_ptr<SimQuorum> made(new SimQuorum(plan, rank, dense, judge, std::move(outside)));
+                                                          SumObserver& observer, Outside outside) {
+  std::unique_ptr<SimQuorum> made(new SimQuorum(plan, rank, dense, observer, std::move(outside)));
   TANDEM_RETURN_IF_ERROR(made->MakeParts());
   return made;
 }
@@ -74,13 +74,13 @@ absl::Status SimQuorum::Resume(const std::string& dense_file) {
 void SimQuorum::BeforeStep() {
   if (replica_ != nullptr) return;  // it keeps its own parameters until the next sync round
   member_->BeforeStep();
-  if (judge() != nullptr) judge()->OnRead(rank_);
+  observer_.OnRead(rank_);
 }
 
 void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
   if (gradient.empty()) return Tell(step.number);  // the worker has skipped these steps
   Step brought = step;
-  if (judge() != nullptr) judge()->OnStepped(rank_, step.number);
+  observer_.OnStepped(rank_, step.number);
   if (replica_ == nullptr) {
     member_->Add(gradient, step);
   } else {
@@ -89,7 +89,7 @@ void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
     brought = movement.sync_round;
     member_->Add(movement.values, brought);
   }
-  if (judge() != nullptr) judge()->OnBrought(rank_);
+  observer_.OnBrought(rank_);
   Tell(brought.number);
 }
 
@@ -114,7 +114,7 @@ void SimQuorum::AddRest() {
   if (replica_ == nullptr || !replica_->has_rest()) return;
   const worker::SyncReplica::Movement rest = replica_->BringRest();
   member_->Add(rest.values, rest.sync_round);
-  if (judge() != nullptr) judge()->OnBroughtRest(rank_);
+  observer_.OnBroughtRest(rank_);
 }
 
 void SimQuorum::Settle(bool new_epoch, int64_t step) {
@@ -136,7 +136,7 @@ void SimQuorum::GoOn() {
   }
   if (replica_ == nullptr) return;
   replica_->TakeCommon();
-  if (judge() != nullptr) judge()->OnTaken(rank_, std::as_const(dense_).values());
+  observer_.OnTaken(rank_, std::as_const(dense_).values());
 }
 
 // ---- letters ------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ const worker::DenseReduction::Request* SimQuorum::Next() {
       continue;
     }
     stage_ = Stage::kSum;
-    if (judge() != nullptr) judge()->OnSumBegins(rank_);
+    observer_.OnSumBegins(rank_);
     return &member_->BeginSum();
   }
   return nullptr;
@@ -187,7 +187,7 @@ void SimQuorum::OnDone() {
     return FinishCall();
   }
   member_->EndSum();
-  if (judge() != nullptr) judge()->OnSumEnds(rank_, member_->model().values());
+  observer_.OnSumEnds(rank_, member_->model().values());
   if (calls_.front().begins != worker::QuorumLeader::Begins::kLastSum) return FinishCall();
   stage_ = Stage::kSummed;
 }
@@ -203,8 +203,7 @@ void SimQuorum::FinishCall() {
 void SimQuorum::TakeMissed(std::vector<int64_t>* missed) {
   const size_t before = missed->size();
   member_->TakeMissed(missed);
-  if (judge() == nullptr) return;
-  judge()->OnMissed(rank_, absl::MakeConstSpan(*missed).subspan(before));
+  observer_.OnMissed(rank_, absl::MakeConstSpan(*missed).subspan(before));
 }
 
 Activity SimQuorum::WaitingFor() const {

@@ -27,7 +27,7 @@
 #include "absl/types/span.h"
 #include "job/job.h"
 #include "proto/activity.h"
-#include "tools/sim/judge.h"
+#include "tools/sim/observer.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_reduction.h"
 #include "worker/dense/quorum_caller.h"
@@ -47,10 +47,10 @@ class SimQuorum final : public worker::DenseReduction {
     std::function<void(absl::Time at)> wake;  // asks the caller to call Wake() at this time
   };
 
-  // For worker `rank`. `plan`, `dense` and `judge` (may be null) must outlive this.
+  // For worker `rank`. `plan`, `dense` and `observer` must outlive this.
   static absl::StatusOr<std::unique_ptr<SimQuorum>> New(const job::ResolvedJob& plan, int rank,
                                                         worker::DenseParameters& dense,
-                                                        Judge* judge, Outside outside);
+                                                        SumObserver& observer, Outside outside);
 
   void OnLetter(int from, const Letter& letter);
   void Wake();
@@ -88,12 +88,15 @@ class SimQuorum final : public worker::DenseReduction {
  private:
   enum class Stage { kIdle, kSum, kSummed, kCompare };  // of the first of calls_
 
-  SimQuorum(const job::ResolvedJob& plan, int rank, worker::DenseParameters& dense, Judge* judge,
-            Outside outside)
-      : plan_(plan), rank_(rank), judge_(judge), outside_(std::move(outside)), dense_(dense) {}
+  SimQuorum(const job::ResolvedJob& plan, int rank, worker::DenseParameters& dense,
+            SumObserver& observer, Outside outside)
+      : plan_(plan),
+        rank_(rank),
+        observer_(observer),
+        outside_(std::move(outside)),
+        dense_(dense) {}
   absl::Status MakeParts();
   absl::Status LoseDense();
-  QuorumJudge* judge() const { return judge_ == nullptr ? nullptr : judge_->quorum(); }
   void AddRest();
   void Tell(int64_t step);
   void Settle(bool new_epoch, int64_t step);
@@ -103,7 +106,7 @@ class SimQuorum final : public worker::DenseReduction {
 
   const job::ResolvedJob& plan_;
   const int rank_;
-  Judge* const judge_;
+  SumObserver& observer_;
   const Outside outside_;
   worker::DenseParameters& dense_;                // the parameters that the worker computes with
   std::unique_ptr<worker::SyncReplica> replica_;  // null: each step's gradient is summed

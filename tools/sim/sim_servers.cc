@@ -1,7 +1,6 @@
 #include "tools/sim/sim_servers.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -14,7 +13,6 @@
 #include "server/checkpoint_directory.h"
 #include "server/replay.h"
 #include "server/row_copies.h"
-#include "server/row_limiter.h"
 
 namespace tandem::sim {
 namespace {
@@ -25,8 +23,6 @@ constexpr size_t kBytesPerSlice = 200;  // small, so that frames arrive during a
 
 absl::Status SimServers::Init() {
   const job::ResolvedJob& plan = context_.plan;
-  has_lru_ = std::any_of(plan.tables.begin(), plan.tables.end(),
-                         [](const auto& table) { return table.eviction.kind() == Eviction::LRU; });
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
@@ -115,7 +111,7 @@ void SimServers::OnControl(int index, const Control& control) {
     absl::StatusOr<std::shared_ptr<const RangeMap>> map =
         RangeMap::FromView(control.view(), context_.plan.sizes());
     if (map.ok()) ranges_ = *std::move(map);
-    if (context_.judge != nullptr) context_.judge->set_ranges(ranges_);
+    context_.observer.OnRanges(ranges_);
   }
   servers_[static_cast<size_t>(index)].core->OnControl(control, &server_effects_);
   AfterServer(index);
@@ -182,7 +178,7 @@ void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
       done = InstallView(id, task);
       break;
     case server::ShardTask::Kind::kFinishDelayed:
-      if (context_.judge != nullptr) context_.judge->OnDelayedFinished();
+      context_.observer.OnDelayedFinished();
       core.FinishDelayed(&shard_effects_);
       AfterShard(id);
       break;
@@ -212,7 +208,7 @@ absl::Status SimServers::InstallView(EndpointId id, const server::ShardTask& tas
                           server::CheckpointReader::Open(task.view->init_from()));
   TANDEM_RETURN_IF_ERROR(saved.ResumeRanges(core.ranges().Owned(), context_.buffers));
   TANDEM_RETURN_IF_ERROR(core.OnLoaded());
-  CheckMemory(id.index);
+  context_.observer.OnMemory(id.index);
   return absl::OkStatus();
 }
 
@@ -223,12 +219,12 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
     std::optional<server::ShardCheckpoint::File> file = checkpoint->Step(kBytesPerSlice);
     if (file.has_value()) {
       const absl::Status added =
-          checkpoints_.Add(mark.path, file->name, std::move(*file->copy).Encode());
+          checkpoints_.AddRange(mark.path, file->name, std::move(*file->copy).Encode());
       if (!context_.processes.alive(id)) return;  // it has died while it wrote
       if (!added.ok() && !IsNoRoom(added)) return context_.Fail(added.ToString());
       shard(id).result = added;
     }
-    CheckMemory(id.index);
+    context_.observer.OnMemory(id.index);
   } else if (checkpoint->MayMark()) {
     checkpoint->Mark();
     const ShardReport report = shard(id).core->Report();
@@ -253,15 +249,11 @@ void SimServers::ContinueCheckpoint(EndpointId id, const server::ShardTask& mark
 
 void SimServers::OnFrame(EndpointId to, const ParsedFrame& frame) {
   shard(to).core->OnFrame(context_.agenda.now(), frame, &shard_effects_);
-  if (frame.header.kind == FrameKind::kPush) CountOpenSteps(to, frame);
+  if (frame.header.kind == FrameKind::kPush) context_.observer.OnPushTaken(to, frame);
   AfterShard(to);
 }
 
 void SimServers::AfterShard(EndpointId id) {
-  if (context_.options.log_events) {
-    LogAdmitted(id);
-    LogReads();
-  }
   for (const std::string& line : shard_effects_.log) {
     context_.Log(absl::StrCat(id.DebugString(), ": ", line));
     if (absl::StrContains(line, "refused") || absl::StrContains(line, "unusable")) {
@@ -275,107 +267,10 @@ void SimServers::AfterShard(EndpointId id) {
     TellMemoryFull(id.index);
   }
   for (const server::OrderEntry& entry : shard_effects_.order) order_[entry.range].push_back(entry);
-  for (const server::UpdateRecord& record : shard_effects_.records) {
-    records_.push_back(record);
-    if (context_.judge != nullptr) context_.judge->OnRecord(record);
-  }
-  if (context_.judge != nullptr) {
-    CheckSums(id);
-    if (has_lru_) CheckShares(id);
-  }
-  CheckMemory(id.index);
+  records_.insert(records_.end(), shard_effects_.records.begin(), shard_effects_.records.end());
+  context_.observer.AfterShard(id, shard_effects_);
   for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
   shard_effects_.Clear();
-}
-
-// Looks at the worker that has pushed, in the ranges of its push: no other has more open steps now.
-void SimServers::CountOpenSteps(EndpointId id, const ParsedFrame& push) {
-  const policies::Properties& policy = context_.plan.groups[push.header.group].properties;
-  if (!policy.holds || policy.batch > 0) return;
-  for (uint32_t i = 0; i < push.entry_count; ++i) {
-    const server::Range* const range = shard(id).core->ranges().Find(push.Entry(i).range);
-    if (range == nullptr) continue;
-    const policies::RangeProgress& progress = range->progress();
-    most_open_steps_ = std::max(
-        most_open_steps_, progress.workers[push.header.sender.index].admitted - progress.version);
-  }
-}
-
-// Compares the numbers that a shard keeps up to date with those of a look at each range and each
-// worker, and its waiting reads with the decisions of their policies.
-void SimServers::CheckSums(EndpointId id) {
-  const server::ShardCore& core = *shard(id).core;
-  size_t held_bytes = 0;
-  std::vector<int64_t> clocks(context_.plan.groups.size(), policies::kInfiniteClock);
-  bool same = true;
-  for (const server::Range* const range : core.ranges().Owned()) {
-    const uint32_t group = range->table().plan->group;
-    const policies::RangeProgress& kept = range->progress();
-    policies::RangeProgress& plain = plain_progress_;  // without `clocks`: looks at each worker
-    plain.workers = kept.workers;
-    const int64_t switch_step = context_.plan.groups[group].properties.switch_step;
-    same = same && kept.clocks != nullptr && kept.MinClock() == plain.MinClock() &&
-           kept.MinApplied() == plain.MinApplied() && kept.MinAdmitted() == plain.MinAdmitted() &&
-           kept.MinAdmittedLive() == plain.MinAdmittedLive() && kept.Live() == plain.Live() &&
-           kept.Slowest() == plain.Slowest() && kept.Admitted() == plain.Admitted() &&
-           kept.AdmittedBeyond(switch_step) == plain.AdmittedBeyond(switch_step);
-    clocks[group] = std::min(clocks[group], plain.MinClock());
-    held_bytes += range->held_bytes();
-  }
-  for (uint32_t group = 0; group < clocks.size(); ++group) {
-    same = same && core.ranges().MinClock(group) == clocks[group];
-  }
-  if (!same || core.ranges().held_bytes() != held_bytes) {
-    context_.Fail(absl::StrCat(id.DebugString(), ": its totals differ from its ranges"));
-  }
-  if (!core.WaitingReadsMustWait()) {
-    context_.Fail(absl::StrCat(id.DebugString(), ": a read waits that may be answered"));
-  }
-}
-
-// Checks that a range under LRU has at most its share of the rows, and as many candidates.
-void SimServers::CheckShares(EndpointId id) {
-  for (const server::Range* const range : shard(id).core->ranges().Owned()) {
-    const job::TablePlan& plan = *range->table().plan;
-    const int64_t rows = range->store().size();
-    if (plan.eviction.kind() != Eviction::LRU) continue;
-    const uint64_t width = range->end() - range->begin();  // 0: all positions
-    const double share = width == 0 ? 1.0 : std::ldexp(static_cast<double>(width), -64);
-    const auto most =
-        static_cast<int64_t>(std::ceil(share * static_cast<double>(plan.eviction.max_rows())));
-    const int64_t candidates = range->store().candidates();
-    if (rows <= most && candidates <= most) continue;
-    context_.Fail(absl::StrCat("range ", range->id(), " of table ", plan.name, " has ", rows,
-                               " rows and ", candidates, " candidates; its share of max_rows is ",
-                               most));
-  }
-}
-
-// Adds up the memory of the ranges and checkpoints of a server, and compares the sums with its
-// budget. Checks that rows take at most row_bytes until the server reports that its memory is full.
-void SimServers::CheckMemory(int index) {
-  const Server& server = servers_[static_cast<size_t>(index)];
-  if (server.budget == nullptr) return;
-  size_t stores = 0, arenas = 0, held = 0, copies = 0;
-  bool copying = false;
-  for (const Shard& shard : server.shards) {
-    for (const server::Range* const range : shard.core->ranges().Owned()) {
-      stores += range->store().Memory().arena;
-      held += range->held_bytes();
-    }
-    arenas += shard.core->arena().resident();
-    if (shard.checkpoint == nullptr) continue;
-    copying = true;
-    copies += shard.checkpoint->copied_bytes();
-  }
-  const size_t used = server.budget->used(), limit = server.budget->limit();
-  const size_t most = server.memory_full.empty() ? context_.options.row_bytes : limit;
-  const size_t sum = arenas + held + copies;  // copies take whole blocks
-  const bool adds_up = copying ? sum <= used : sum == used;
-  if (stores <= arenas && arenas <= most && adds_up && used <= limit) return;
-  context_.Fail(absl::StrCat("server ", index, ": stores have ", stores, " bytes, arenas ", arenas,
-                             " of ", most, ", held updates ", held, " and copies ", copies,
-                             "; the budget counts ", used, " of ", limit));
 }
 
 void SimServers::TellMemoryFull(int index) {
@@ -384,113 +279,6 @@ void SimServers::TellMemoryFull(int index) {
   Control control;
   control.mutable_memory_full()->set_reason(reason);
   scheduler_.Send(EndpointId::Shard(index, 0), control);
-}
-
-// Logs new progress. Call it before LogReads, so that progress comes before the pulls that
-// it allowed.
-void SimServers::LogAdmitted(EndpointId id) {
-  for (const server::Range* range : shard(id).core->ranges().Owned()) {
-    std::vector<int64_t>& known = admitted_[range->id()];
-    known.resize(static_cast<size_t>(context_.plan.workers()));
-    for (size_t rank = 0; rank < known.size(); ++rank) {
-      const int64_t admitted = range->progress().workers[rank].admitted;
-      if (admitted == known[rank]) continue;
-      events_[range->id()].push_back({false, static_cast<int>(rank), known[rank], admitted - 1});
-      known[rank] = admitted;
-    }
-  }
-}
-
-void SimServers::LogReads() {
-  for (const Outgoing& out : shard_effects_.out) {
-    const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
-    if (!frame.ok() || frame->header.kind != FrameKind::kRows) continue;
-    if ((frame->header.flags & kFlagEvaluate) != 0) continue;
-    for (uint32_t i = 0; i < frame->entry_count; ++i) {
-      const SliceEntry e = frame->Entry(i);
-      if (e.status != SliceStatus::kOk) continue;
-      events_[e.range].push_back({true, out.to.index, frame->header.step, frame->header.step});
-    }
-  }
-}
-
-// ---- contents ---------------------------------------------------------------------------------
-
-std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
-  std::vector<float> row;
-  const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
-  const uint32_t first = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
-  for (uint32_t copy = 0; copy < ranges_->Copies(table); ++copy) {
-    const std::vector<float> other = RowIn(first + copy * ranges_->RangeCount(table), table, key);
-    if (copy > 0 && other != row) {
-      context_.Fail(
-          absl::StrCat("table ", table, " key ", key, ": copy ", copy, " is another row"));
-    }
-    row = other;
-  }
-  row.resize(dim);
-  return row;
-}
-
-// The row in one range.
-std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) {
-  std::vector<float> row;
-  const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
-  for (const Server& server : servers_) {
-    for (const Shard& shard : server.shards) {
-      for (server::Range* range : shard.core->ranges().Owned()) {
-        if (range->id() != id) continue;
-        if (!row.empty()) context_.Fail(absl::StrCat("range ", id, " has two owners"));
-        row.resize(dim);
-        range->store().Pull({&key, 1}, absl::MakeSpan(row));
-      }
-    }
-  }
-  if (row.empty()) context_.Fail(absl::StrCat("range ", id, " has no owner"));
-  row.resize(dim);
-  return row;
-}
-
-template <typename Sum>
-Sum SimServers::SumOf(uint32_t table, Sum server::TableStats::*part) const {
-  Sum sum;
-  for (const Server& server : servers_) {
-    for (const Shard& shard : server.shards) {
-      sum.Merge(shard.core->tables()[table]->stats.*part);
-    }
-  }
-  return sum;
-}
-
-server::UpdateStats SimServers::Stats(uint32_t table) const {
-  return SumOf(table, &server::TableStats::total);
-}
-
-server::RowCounts SimServers::Counts(uint32_t table) const {
-  return SumOf(table, &server::TableStats::rows);
-}
-
-int64_t SimServers::Version(uint32_t table, uint64_t key) const {
-  const uint32_t id = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
-  for (const Server& server : servers_) {
-    for (const Shard& shard : server.shards) {
-      const server::Range* const range = shard.core->ranges().Find(id);
-      if (range != nullptr) return range->progress().version;
-    }
-  }
-  return -1;
-}
-
-int64_t SimServers::RowCount(uint32_t table) const {
-  int64_t rows = 0;
-  for (const Server& server : servers_) {
-    for (const Shard& shard : server.shards) {
-      for (const server::Range* const range : shard.core->ranges().Owned()) {
-        if (range->table().plan->id == table) rows += range->store().size();
-      }
-    }
-  }
-  return rows;
 }
 
 }  // namespace tandem::sim

@@ -66,7 +66,7 @@ absl::Status SimWorkers::Begin(int rank, const WorkerStart& start, worker::TaskR
   options->replaces = start;
   if (start.has_best()) options->best = start.best();
   options->epochs_to_first_judged = start.epochs_to_first_judged();
-  if (context_.judge != nullptr) context_.judge->Replace(rank, start.evaluations());
+  context_.observer.OnReplace(rank, start.evaluations());
   TANDEM_RETURN_IF_ERROR(runner->StartAt(start.position()));
   if (!context_.options.resume.has_value()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const auto saved,
@@ -89,7 +89,7 @@ absl::Status SimWorkers::LoadCheckpoint(int rank, worker::TaskRunner* runner,
   first_epoch_ = options->start->epoch();
   if (rank == 0 && record.worker(0).has_best()) options->best = record.worker(0).best();
   if (rank == 0) options->epochs_to_first_judged = record.worker(0).epochs_to_first_judged();
-  if (context_.judge != nullptr) context_.judge->Resume(rank, *options->start);
+  context_.observer.OnResume(rank, *options->start);
   TANDEM_RETURN_IF_ERROR(runner->StartAt(*options->start));
   TANDEM_ASSIGN_OR_RETURN(const auto saved, server::CheckpointReader::Open(folder));
   TANDEM_RETURN_IF_ERROR(worker::LoadDense(plan, saved, runner->Parameters(), &runner->dense()));
@@ -114,8 +114,8 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimWorkers::NewCollectives(int r
         ProgressCollectives(rank);
       });
     };
-    TANDEM_ASSIGN_OR_RETURN(auto quorum,
-                            SimQuorum::New(plan, rank, dense, context_.judge, std::move(outside)));
+    TANDEM_ASSIGN_OR_RETURN(auto quorum, SimQuorum::New(plan, rank, dense, context_.observer.sums(),
+                                                        std::move(outside)));
     worker->quorum = quorum.get();
     reduction = std::move(quorum);
   } else {
@@ -286,7 +286,7 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
   }
   absl::Duration delay = context_.options.fetch;
   if (const auto* const compute = std::get_if<worker::ComputeTask>(&task)) {
-    if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
+    context_.observer.OnStep(rank, compute->slot->step);
     Worker& w = worker(rank);
     if (w.collectives != nullptr) w.collectives->BeforeStep();
     const job::StepTimes& times = w.step_times;
@@ -395,27 +395,19 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
               gathered_[t.checkpoint].file = t.bytes;
               TANDEM_RETURN_IF_ERROR(ResumeDense(t.checkpoint));
             }
-            return checkpoints_.AddDense(*t.directory, dense(0).count(), *t.bytes);
+            return checkpoints_.AddDense(*t.directory, *t.bytes);
           },
           [&](const worker::CopyWorkerTask& t) { return CopyWorker(rank, t); },
           [&](const worker::WriteWorkerTask& t) {
-            TANDEM_RETURN_IF_ERROR(checkpoints_.HasRoom());
-            return context_.options.files->WriteWorker(*t.directory, rank, *t.state, *t.program);
+            return checkpoints_.AddWorker(*t.directory, rank, *t.state, *t.program);
           },
           [&](const worker::AbandonCheckpointTask& t) {
             checkpoints_.Abandon(*t.directory);
             return absl::OkStatus();
           },
           [&](const worker::CommitCheckpointTask& t) {
-            if (absl::Status room = checkpoints_.HasRoom(); !room.ok()) {
-              checkpoints_.Abandon(*t.directory);
-              return room;
-            }
-            checkpoints_.Commit(*t.directory, *servers_.ranges(), t.step, *t.record);
-            CheckpointFiles* const files = context_.options.files;
-            if (files == nullptr) return absl::OkStatus();
-            return files->Commit(*t.directory, t.step, t.checkpoint == worker::CheckpointId::kBest,
-                                 *t.record);
+            return checkpoints_.Commit(*t.directory, *servers_.ranges(), t.step,
+                                       t.checkpoint == worker::CheckpointId::kBest, *t.record);
           },
       },
       task);

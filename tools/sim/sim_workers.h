@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "job/step_time.h"
-#include "tools/sim/checkpoint_check.h"
 #include "tools/sim/data_frames.h"
+#include "tools/sim/sim_checkpoints.h"
 #include "tools/sim/sim_collectives.h"
 #include "tools/sim/sim_context.h"
 #include "tools/sim/sim_quorum.h"
@@ -32,7 +32,7 @@ class SimWorkers {
  public:
   // References must outlive this. `servers` knows the ranges that a checkpoint must contain.
   SimWorkers(SimContext& context, SimScheduler& scheduler, DataFrames& frames,
-             const SimServers& servers, CheckpointCheck& checkpoints)
+             const SimServers& servers, SimCheckpoints& checkpoints)
       : context_(context),
         scheduler_(scheduler),
         frames_(frames),
@@ -109,7 +109,7 @@ class SimWorkers {
   SimScheduler& scheduler_;
   DataFrames& frames_;
   const SimServers& servers_;
-  CheckpointCheck& checkpoints_;
+  SimCheckpoints& checkpoints_;
   worker::MakeTaskRunner make_runner_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dead_;  // those that were replaced

@@ -17,9 +17,7 @@
 #include "scheduler/scheduler_core.h"
 #include "server/order_file.h"
 #include "tools/sim/checkpoint_files.h"
-#include "tools/sim/ledger.h"
 #include "tools/sim/network.h"
-#include "tools/sim/toy_model.h"
 #include "worker/task_runner.h"
 
 namespace tandem::sim {
@@ -41,16 +39,14 @@ struct WorldOptions {
   // Seed of step times. nullopt: made from the seeds of the world and of the job.
   absl::optional<uint64_t> service_seed;
   uint64_t run = 0;  // number of the run, in the names of checkpoints
-  // An attempt of a run whose processes die (lives.h): its number, the checkpoint that it resumes
-  // from, if any, and the ledger of all attempts. Null: a ledger of its own.
+  // An attempt of a run whose processes die: its number, and the checkpoint that it resumes from,
+  // if any.
   int64_t attempt = 0;
   absl::optional<ResumeFrom> resume;
-  std::shared_ptr<Ledger> ledger;
   // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
   std::vector<absl::Duration> least_compute;           // by rank: minimum of a step; empty: none
-  worker::MakeTaskRunner make_runner;                  // null: the toy model
-  ToyModel::Options model;                             // of the toy model
+  worker::MakeTaskRunner make_runner;                  // workers compute with these
   absl::Duration fetch = absl::Microseconds(300);      // reading a batch
   absl::Duration view_delay = absl::Milliseconds(30);  // a view reaches a node at most this late
   // Messages to and from the scheduler take .3 ms. With this each takes an additional random time.
@@ -76,8 +72,6 @@ struct WorldOptions {
   absl::Duration start_time = absl::Seconds(2);  // a new process registers at most this late
   CheckpointFiles* files = nullptr;  // receives checkpoints; may be null; must outlive the world
   bool evaluate = true;
-  bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
-  bool log_events = false;  // keep events() (slow)
   // By range: the order of a run of the same job and model, which this run must
   // repeat (World::order).
   std::shared_ptr<const std::map<uint32_t, std::vector<server::OrderEntry>>> replay;

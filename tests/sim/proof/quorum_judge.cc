@@ -1,4 +1,4 @@
-#include "tools/sim/quorum_judge.h"
+#include "tests/sim/proof/quorum_judge.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "worker/dense/replica_digests.h"
 
-namespace tandem::sim {
+namespace tandem {
 namespace {
 
 // kTolerance: largest rounding error of counts, from which a gradient subtracts 1 / (samples of its
@@ -201,4 +201,4 @@ void QuorumJudge::CheckWhole(int rank, absl::Span<const float> values) {
               /*rank=*/-1, values);
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

@@ -4,8 +4,8 @@
 // result (for replicas: once it is computed).
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_JUDGE_H_
-#define TANDEM_TOOLS_SIM_JUDGE_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_JUDGE_H_
+#define TANDEM_TESTS_SIM_PROOF_JUDGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -24,11 +24,11 @@
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
 #include "server/update_record.h"
-#include "tools/sim/ledger.h"
-#include "tools/sim/quorum_judge.h"
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/ledger.h"
+#include "tests/sim/proof/quorum_judge.h"
+#include "tests/sim/proof/toy_model.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 class Judge {
  public:
@@ -176,6 +176,6 @@ class Judge {
   std::map<uint32_t, int64_t> versions_;  // by range: at least this; that of its last fold
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_JUDGE_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_JUDGE_H_

@@ -13,8 +13,8 @@
 // If processes die, the run returns to a checkpoint, and so does the ledger (ReturnTo).
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_LEDGER_H_
-#define TANDEM_TOOLS_SIM_LEDGER_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_LEDGER_H_
+#define TANDEM_TESTS_SIM_PROOF_LEDGER_H_
 
 #include <compare>
 #include <cstdint>
@@ -27,10 +27,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "tools/sim/row_lives.h"
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/row_lives.h"
+#include "tests/sim/proof/toy_model.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 class Ledger {
  public:
@@ -127,6 +127,6 @@ class Ledger {
   int64_t folds_ = 0;
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_LEDGER_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_LEDGER_H_

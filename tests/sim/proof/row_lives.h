@@ -9,8 +9,8 @@
 // the values must be those of some life that the rules allow.
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_ROW_LIVES_H_
-#define TANDEM_TOOLS_SIM_ROW_LIVES_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_ROW_LIVES_H_
+#define TANDEM_TESTS_SIM_PROOF_ROW_LIVES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include "absl/types/span.h"
 #include "job/job.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 struct RowRules {
   explicit RowRules(const job::TablePlan& table);
@@ -108,6 +108,6 @@ class RowLives {
   std::vector<Fold> folds_;
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_ROW_LIVES_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_ROW_LIVES_H_

@@ -4,8 +4,8 @@
 // memory, not on disk.
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
-#define TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_CHECKPOINT_CHECK_H_
+#define TANDEM_TESTS_SIM_PROOF_CHECKPOINT_CHECK_H_
 
 #include <cstdint>
 #include <map>
@@ -16,20 +16,20 @@
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
 #include "server/range_file.h"
+#include "tests/sim/proof/judge.h"
 #include "tools/sim/sim_context.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 class CheckpointCheck {
  public:
   // `context` must outlive this.
-  explicit CheckpointCheck(SimContext& context) : context_(context) {}
+  explicit CheckpointCheck(sim::SimContext& context) : context_(context) {}
 
-  // Call it before each file and each commit. An error with the mark of base/no_room.h: the disk is
-  // full (WorldOptions::no_room).
-  absl::Status HasRoom();
+  // The judge of the toy model. Without one, values are not checked.
+  void set_judge(Judge* judge) { judge_ = judge; }
   // A server has written a range of a checkpoint.
-  absl::Status Add(const std::string& folder, const std::string& file, const std::string& bytes);
+  absl::Status Add(const std::string& folder, const std::string& file, server::RangeImage image);
   // Rank 0 has written the file of `count` dense parameters.
   absl::Status AddDense(const std::string& folder, int64_t count, const std::string& bytes);
   // All files of a checkpoint are written. `step` and `record` are as in CommitCheckpointTask.
@@ -50,13 +50,13 @@ class CheckpointCheck {
   void CheckCounts(const std::string& folder, const RunRecord& record);
   void CheckRows(const Files& files);
 
-  SimContext& context_;
+  sim::SimContext& context_;
+  Judge* judge_ = nullptr;
   std::map<std::string, Files> checkpoints_under_way_;      // by folder
   std::map<std::string, std::vector<float>> dense_values_;  // by folder
   int checkpoints_ = 0;
-  int64_t writes_ = 0;
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_CHECKPOINT_CHECK_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_CHECKPOINT_CHECK_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/row_lives.h"
+#include "tests/sim/proof/row_lives.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/sim/ledger.h"
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/ledger.h"
+#include "tests/sim/proof/toy_model.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 RowRules::RowRules(const job::TablePlan& table)
     : limited(table.has_row_rules()),
@@ -178,4 +178,4 @@ bool RowLives::IsLife(absl::Span<const float> row, size_t begin, size_t end) con
   return std::abs(taken(weights.size()) - tickets) <= ToyModel::kTicketTolerance;
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

@@ -1,4 +1,4 @@
-#include "tools/sim/judge.h"
+#include "tests/sim/proof/judge.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-namespace tandem::sim {
+namespace tandem {
 namespace {
 
 constexpr size_t kMostFetched = 32;  // steps of a worker that are fetched and not computed
@@ -417,4 +417,4 @@ void Judge::CheckGap(int rank, int64_t step) {
   }
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

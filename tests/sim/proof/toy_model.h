@@ -9,8 +9,8 @@
 // the tickets do not add up. The values make a run depend on every bit of every pull.
 //
 // Pure functions of (options, worker, step, key), without state. Any thread.
-#ifndef TANDEM_TOOLS_SIM_TOY_MODEL_H_
-#define TANDEM_TOOLS_SIM_TOY_MODEL_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_TOY_MODEL_H_
+#define TANDEM_TESTS_SIM_PROOF_TOY_MODEL_H_
 
 #include <cstdint>
 #include <vector>
@@ -19,7 +19,7 @@
 #include "data/batch.h"
 #include "job/job.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 class ToyModel {
  public:
@@ -69,6 +69,6 @@ class ToyModel {
   const int workers_;
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_TOY_MODEL_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_TOY_MODEL_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/toy_runner.h"
+#include "tests/sim/proof/toy_runner.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "worker/resume_position.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::ResolvedJob& plan,
                                                                    int rank, const ToyModel& model,
@@ -176,4 +176,4 @@ absl::StatusOr<std::string> ToyRunner::MergeShares(const std::map<int, Evaluatio
                       ", \"auc\": ", AucOf(model_.options().seed, number), "}");
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

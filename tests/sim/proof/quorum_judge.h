@@ -16,8 +16,8 @@
 // last sync round.
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_QUORUM_JUDGE_H_
-#define TANDEM_TOOLS_SIM_QUORUM_JUDGE_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_QUORUM_JUDGE_H_
+#define TANDEM_TESTS_SIM_PROOF_QUORUM_JUDGE_H_
 
 #include <cstdint>
 #include <functional>
@@ -28,11 +28,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "job/job.h"
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/toy_model.h"
+#include "tools/sim/observer.h"
 
-namespace tandem::sim {
+namespace tandem {
 
-class QuorumJudge {
+class QuorumJudge final : public sim::SumObserver {
  public:
   using Fail = std::function<void(const std::string& what)>;
   struct Options {
@@ -47,17 +48,16 @@ class QuorumJudge {
   // `model` must outlive this.
   QuorumJudge(const ToyModel& model, const Options& options, Fail fail);
 
-  // Inputs about worker `rank`.
-  void OnRead(int rank);  // takes the model of the sums that have ended
-  void OnTaken(int rank, absl::Span<const float> values);  // ... at a sync round, with these values
+  void OnRead(int rank) override;
+  void OnTaken(int rank, absl::Span<const float> values) override;
+  void OnStepped(int rank, int64_t step) override;
+  void OnBrought(int rank) override;
+  void OnBroughtRest(int rank) override;
+  void OnSumBegins(int rank) override;
+  void OnSumEnds(int rank, absl::Span<const float> model) override;
+  void OnMissed(int rank, absl::Span<const int64_t> missed) override;
+  // Worker `rank` computes the gradient of a step.
   void OnCompute(int rank, int64_t step, int64_t samples);
-  void OnStepped(int rank, int64_t step);  // collects the gradient of this step
-  void OnBrought(int rank);                // gives the collected gradients to the next sum
-  void OnBroughtRest(int rank);            // the same before all workers settle
-  void OnSumBegins(int rank);
-  void OnSumEnds(int rank, absl::Span<const float> model);
-  // The numbers of sums that gradients missed whose own sums have begun since the last call.
-  void OnMissed(int rank, absl::Span<const int64_t> missed);
 
   // Checks.
   void CheckRead(int rank, absl::Span<const float> values);
@@ -108,6 +108,6 @@ class QuorumJudge {
   int64_t missed_ = 0, most_missed_ = 0;
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_QUORUM_JUDGE_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_QUORUM_JUDGE_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/sim_disk.h"
+#include "tests/sim/proof/sim_disk.h"
 
 #include <filesystem>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 
-namespace tandem::sim {
+namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ absl::Status SimDisk::Commit(const std::string& folder, int64_t step, bool best,
   return Died();
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

@@ -3,8 +3,8 @@
 // the middle of a file, or in the middle of a commit.
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_SIM_DISK_H_
-#define TANDEM_TOOLS_SIM_SIM_DISK_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_SIM_DISK_H_
+#define TANDEM_TESTS_SIM_PROOF_SIM_DISK_H_
 
 #include <cstdint>
 #include <functional>
@@ -19,9 +19,9 @@
 #include "server/segment_file.h"
 #include "tools/sim/checkpoint_files.h"
 
-namespace tandem::sim {
+namespace tandem {
 
-class SimDisk final : public CheckpointFiles {
+class SimDisk final : public sim::CheckpointFiles {
  public:
   enum class Moment {
     kFile,            // half of a file is written, and is not in its place yet
@@ -84,6 +84,6 @@ class SimDisk final : public CheckpointFiles {
   std::function<void()> die_;  // null: nobody dies
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_SIM_DISK_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_SIM_DISK_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/lives.h"
+#include "tests/sim/proof/lives.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -17,7 +17,7 @@
 #include "worker/dense/dense_parameters.h"
 #include "worker/resume_position.h"
 
-namespace tandem::sim {
+namespace tandem {
 namespace {
 
 constexpr const char* kNames[] = {"crash", "reset", "vanish", "stop", "hold up", "hold down"};
@@ -77,7 +77,7 @@ const job::ResolvedJob& Lives::Plan() const {
 }
 
 absl::Status Lives::BeginAttempt() {
-  WorldOptions options = options_.world;
+  CheckedWorldOptions options = options_.world;
   options.seed = HashCombine(options_.world.seed, static_cast<uint64_t>(attempt_));
   options.attempt = attempt_;
   options.files = &disk_;
@@ -95,12 +95,12 @@ absl::Status Lives::BeginAttempt() {
       Plan(), attempt_,
       options.resume.has_value() ? std::filesystem::path(options.resume->folder).filename().string()
                                  : ""));
-  TANDEM_ASSIGN_OR_RETURN(world_, World::New(Plan(), options));
+  TANDEM_ASSIGN_OR_RETURN(world_, CheckedWorld::New(Plan(), options));
   return absl::OkStatus();
 }
 
 // Finds the checkpoint as `tandem run --resume` does.
-absl::Status Lives::Resume(WorldOptions* options) {
+absl::Status Lives::Resume(CheckedWorldOptions* options) {
   std::string damaged;
   const auto saved = server::CheckpointReader::OpenNewest(disk_.folder(), /*run=*/0, {}, &damaged);
   absl::optional<SimDisk::Newest> found;
@@ -125,7 +125,7 @@ absl::Status Lives::Resume(WorldOptions* options) {
     });
   }
   ++resumes_;
-  ResumeFrom& from = options->resume.emplace();
+  sim::ResumeFrom& from = options->resume.emplace();
   from.folder = saved->folder();
   from.step = saved->manifest().step;
   if (options_.world.replacements > 0) {
@@ -147,7 +147,7 @@ absl::Status Lives::Resume(WorldOptions* options) {
 // Returns the ledger to the checkpoint, and compares the rows of the checkpoint with it. `map`: the
 // ranges of the attempt, which may differ from those of the checkpoint.
 absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, const RangeMap& map,
-                             ResumeFrom* from) {
+                             sim::ResumeFrom* from) {
   HeapBufferSource buffers;
   const auto range_of = [this, &map](uint32_t table, uint64_t key) {
     return RangeOf(plan_, map, table, key);
@@ -292,7 +292,7 @@ absl::StatusOr<bool> Lives::RunAttempt() {
 
 void Lives::Strike(const Accident& accident, EndpointId process) {
   using Kind = Accident::Kind;
-  const World::Parts parts = world_->parts();
+  const sim::World::Parts parts = world_->parts();
   const int servers = parts.context.plan.server_processes();  // perhaps fewer than at first
   if (process.role == Role::kServer && process.index >= servers && servers > 0) {
     process = EndpointId::Shard(process.index % servers, 0);
@@ -331,7 +331,7 @@ void Lives::Strike(const Accident& accident, EndpointId process) {
 
 // True: the job is at its end.
 absl::StatusOr<bool> Lives::EndAttempt() {
-  const World::Parts parts = world_->parts();
+  const sim::World::Parts parts = world_->parts();
   const absl::Status result = parts.scheduler.core().result();
   trace_hash_ = HashCombine(trace_hash_, world_->trace_hash());
   replaced_ += parts.scheduler.replaced();
@@ -382,4 +382,4 @@ absl::StatusOr<bool> Lives::EndAttempt() {
   return parts.context.failure.ok() ? absl::StatusOr<bool>(false) : world_->Finish();
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

@@ -1,4 +1,4 @@
-#include "tools/sim/ledger.h"
+#include "tests/sim/proof/ledger.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 Ledger::Ledger(const ToyModel& model) : model_(model), ids_(model.plan().tables.size()) {
   for (const job::TablePlan& table : model.plan().tables) rules_.emplace_back(table);
@@ -177,4 +177,4 @@ std::vector<std::pair<uint32_t, uint64_t>> Ledger::Rows() const {
   return rows;
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

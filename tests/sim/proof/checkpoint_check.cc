@@ -1,44 +1,22 @@
-#include "tools/sim/checkpoint_check.h"
+#include "tests/sim/proof/checkpoint_check.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/no_room.h"
 #include "base/status_macros.h"
 #include "server/shard_checkpoint.h"
 #include "worker/dense/dense_parameters.h"
 
-namespace tandem::sim {
-namespace {
-
-absl::StatusOr<server::RangeImage> Decode(const std::string& bytes) {
-  return server::DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-}
-
-}  // namespace
-
-absl::Status CheckpointCheck::HasRoom() {
-  if (context_.options.no_room.count(writes_++) == 0) return absl::OkStatus();
-  ++context_.full_disks;
-  context_.Log("the disk is full");
-  return NoRoomError("the disk is full");
-}
-
+namespace tandem {
 void CheckpointCheck::Abandon(const std::string& folder) {
   checkpoints_under_way_.erase(folder);
   dense_values_.erase(folder);
-  if (context_.options.files != nullptr) context_.options.files->Abandon(folder);
 }
 
 absl::Status CheckpointCheck::Add(const std::string& folder, const std::string& file,
-                                  const std::string& bytes) {
-  TANDEM_RETURN_IF_ERROR(HasRoom());
-  TANDEM_ASSIGN_OR_RETURN(server::RangeImage image, Decode(bytes));
-  if (context_.options.files != nullptr) {
-    TANDEM_RETURN_IF_ERROR(context_.options.files->WriteRange(folder, image, bytes));
-  }
+                                  server::RangeImage image) {
   if (checkpoints_under_way_[folder].emplace(file, std::move(image)).second)
     return absl::OkStatus();
   return absl::InternalError(absl::StrCat(file, " is saved twice"));
@@ -46,17 +24,17 @@ absl::Status CheckpointCheck::Add(const std::string& folder, const std::string& 
 
 absl::Status CheckpointCheck::AddDense(const std::string& folder, int64_t count,
                                        const std::string& bytes) {
-  TANDEM_RETURN_IF_ERROR(HasRoom());
   TANDEM_ASSIGN_OR_RETURN(
       const auto dense, worker::DenseParameters::New(context_.plan.job.dense().optimizer(), count));
-  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, Decode(bytes));
+  TANDEM_ASSIGN_OR_RETURN(
+      const server::RangeImage image,
+      server::DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
   TANDEM_RETURN_IF_ERROR(dense->Load(image));
-  if (context_.judge != nullptr && context_.judge->quorum() != nullptr) {
-    context_.judge->quorum()->CheckWhole(0, dense->values());  // no worker computes
+  if (judge_ != nullptr && judge_->quorum() != nullptr) {
+    judge_->quorum()->CheckWhole(0, dense->values());  // no worker computes
   }
   dense_values_[folder].assign(dense->values().begin(), dense->values().end());
-  if (context_.options.files == nullptr) return absl::OkStatus();
-  return context_.options.files->WriteDense(folder, bytes);
+  return absl::OkStatus();
 }
 
 void CheckpointCheck::Commit(const std::string& folder, const RangeMap& ranges, int64_t step,
@@ -76,11 +54,11 @@ void CheckpointCheck::Commit(const std::string& folder, const RangeMap& ranges, 
   if (!run.ParseFromString(record)) context_.Fail(absl::StrCat(folder, ": bad run record"));
   CheckCut(files, run);
   CheckCounts(folder, run);
-  if (context_.judge == nullptr) return;
+  if (judge_ == nullptr) return;
   CheckRows(files);
   const auto dense = dense_values_.find(folder);
   if (dense == dense_values_.end()) return;
-  context_.judge->CheckDenseSaved(step, dense->second);
+  judge_->CheckDenseSaved(step, dense->second);
   dense_values_.erase(dense);
 }
 
@@ -127,14 +105,14 @@ void CheckpointCheck::CheckRows(const Files& files) {
                      [&name = image.table](const auto& t) { return t.name == name; });
     for (size_t i = 0; i < image.keys.size(); ++i) {
       there.insert({table->id, image.keys[i]});
-      context_.judge->CheckSaved(
+      judge_->CheckSaved(
           image.progress, table->id, image.keys[i],
           absl::MakeConstSpan(image.weights)
               .subspan(i * static_cast<size_t>(image.dim), static_cast<size_t>(image.dim)));
     }
   }
   // A row that is in no file has its initial value.
-  for (const auto& [table, key] : context_.judge->ledger().Rows()) {
+  for (const auto& [table, key] : judge_->ledger().Rows()) {
     if (key == ToyModel::kDenseKey || there.count({table, key}) > 0) continue;
     const job::TablePlan& plan = context_.plan.tables[table];
     const uint64_t position = Position(plan.salt, key);
@@ -143,7 +121,7 @@ void CheckpointCheck::CheckRows(const Files& files) {
       return image.table == plan.name && image.begin <= position &&
              (image.end == 0 || position < image.end);
     });
-    if (file != files.end()) context_.judge->CheckSaved(file->second.progress, table, key, {});
+    if (file != files.end()) judge_->CheckSaved(file->second.progress, table, key, {});
   }
 }
 
@@ -200,4 +178,4 @@ void CheckpointCheck::CheckSteps(const Files& files) {
   }
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

@@ -2,8 +2,8 @@
 // every pulled row to the judge.
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_TOY_RUNNER_H_
-#define TANDEM_TOOLS_SIM_TOY_RUNNER_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_TOY_RUNNER_H_
+#define TANDEM_TESTS_SIM_PROOF_TOY_RUNNER_H_
 
 #include <cstdint>
 #include <map>
@@ -15,11 +15,11 @@
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
 #include "job/job.h"
-#include "tools/sim/judge.h"
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/judge.h"
+#include "tests/sim/proof/toy_model.h"
 #include "worker/task_runner.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 class ToyRunner final : public worker::TaskRunner {
  public:
@@ -77,6 +77,6 @@ class ToyRunner final : public worker::TaskRunner {
   int first_evaluation_ = 0;  // of this attempt, if each epoch has one
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_TOY_RUNNER_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_TOY_RUNNER_H_

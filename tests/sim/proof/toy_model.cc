@@ -1,4 +1,4 @@
-#include "tools/sim/toy_model.h"
+#include "tests/sim/proof/toy_model.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 
-namespace tandem::sim {
+namespace tandem {
 namespace {
 
 uint64_t Hash(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
@@ -97,4 +97,4 @@ void ToyModel::Gradient(int rank, int64_t step, uint64_t key, float norm,
   }
 }
 
-}  // namespace tandem::sim
+}  // namespace tandem

@@ -1,7 +1,7 @@
 // A run whose processes die, in attempts, until an attempt reaches the end of the job. After a
-// death this class ends all processes and starts them again: another world (world.h) resumes from
-// the newest whole checkpoint, or begins anew if there is none. Files survive, memory does not. The
-// next attempt may have another number of servers, shards and key ranges.
+// death this class ends all processes and starts them again: another world (checked_world.h)
+// resumes from the newest whole checkpoint, or begins anew if there is none. Files survive, memory
+// does not. The next attempt may have another number of servers, shards and key ranges.
 //
 // Each world checks its attempt. This class checks across attempts:
 //   (1) The attempt resumes from the newest whole checkpoint, never from a torn one. So workers
@@ -21,8 +21,8 @@
 // A world has a limit of virtual time, so no wait is endless.
 //
 // Thread safety: none; one thread.
-#ifndef TANDEM_TOOLS_SIM_LIVES_H_
-#define TANDEM_TOOLS_SIM_LIVES_H_
+#ifndef TANDEM_TESTS_SIM_PROOF_LIVES_H_
+#define TANDEM_TESTS_SIM_PROOF_LIVES_H_
 
 #include <cstdint>
 #include <map>
@@ -39,12 +39,12 @@
 #include "job/job.h"
 #include "proto/range_map.h"
 #include "server/checkpoint_directory.h"
-#include "tools/sim/ledger.h"
-#include "tools/sim/sim_disk.h"
-#include "tools/sim/toy_model.h"
-#include "tools/sim/world.h"
+#include "tests/sim/proof/checked_world.h"
+#include "tests/sim/proof/ledger.h"
+#include "tests/sim/proof/sim_disk.h"
+#include "tests/sim/proof/toy_model.h"
 
-namespace tandem::sim {
+namespace tandem {
 
 // An accident of one process in one attempt.
 struct Accident {
@@ -71,7 +71,8 @@ struct Accident {
 class Lives {
  public:
   struct Options {
-    WorldOptions world;  // of each attempt, with the toy model; the seed changes with the attempt
+    CheckedWorldOptions
+        world;           // of each attempt, with the toy model; the seed changes with the attempt
     std::string folder;  // an empty folder on disk; receives the checkpoints
     std::vector<Accident> accidents;  // by attempt; further attempts have none
     std::vector<Accident> more;       // in the first attempt, in order of their events
@@ -86,7 +87,7 @@ class Lives {
   // Runs attempts until one reaches the end of the job. The error names the failed check.
   absl::Status Run();
 
-  World& world() { return *world_; }  // of the last attempt
+  CheckedWorld& world() { return *world_; }  // of the last attempt
   int64_t attempts() const { return attempt_ + 1; }
   int replaced() const { return replaced_; }            // workers whose new processes have trained
   int resumes() const { return resumes_; }              // attempts that began with a checkpoint
@@ -101,9 +102,9 @@ class Lives {
 
   const job::ResolvedJob& Plan() const;  // of this attempt
   absl::Status BeginAttempt();
-  absl::Status Resume(WorldOptions* options);
+  absl::Status Resume(CheckedWorldOptions* options);
   absl::Status ReturnTo(const server::CheckpointReader& saved, const RangeMap& map,
-                        ResumeFrom* from);
+                        sim::ResumeFrom* from);
   absl::Status CheckRows(const server::CheckpointReader& saved, const Versions& versions,
                          Rows* rows);
   absl::Status CheckLives(const server::CheckpointReader& saved, const Versions& versions,
@@ -119,7 +120,7 @@ class Lives {
   const std::shared_ptr<Ledger> ledger_;
   Random random_;
   int64_t attempt_ = 0;
-  std::unique_ptr<World> world_;
+  std::unique_ptr<CheckedWorld> world_;
   std::vector<int64_t> first_steps_;  // of this attempt, by rank
   // The next members describe the current attempt.
   bool struck_ = false;
@@ -133,6 +134,6 @@ class Lives {
   int64_t steps_again_ = 0;
 };
 
-}  // namespace tandem::sim
+}  // namespace tandem
 
-#endif  // TANDEM_TOOLS_SIM_LIVES_H_
+#endif  // TANDEM_TESTS_SIM_PROOF_LIVES_H_
