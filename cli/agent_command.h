@@ -10,7 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/run_command.h"
+#include "cli/launch/run_flags.h"
 
 namespace tandem::cli {
 

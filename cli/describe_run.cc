@@ -5,7 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cli/progress_view.h"
+#include "base/text.h"
+#include "cli/console/describe_tables.h"
 #include "data/batch_source.h"
 #include "job/step_time.h"
 #include "policies/policy.h"
@@ -53,38 +54,6 @@ void NoteHybrid(const job::ResolvedJob& plan, bool dense_on_servers,
 
 std::string Counted(int64_t count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
-
-std::string DescribeTables(const job::ResolvedJob& plan) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> kinds;  // with names of tables
-  for (const job::TablePlan& table : plan.tables) {
-    if (table.dense) continue;
-    const bool on_workers = table.placement != Table::SERVERS;
-    const std::string kind = absl::StrCat(
-        on_workers ? Table::Placement_Name(table.placement) + " " : "",
-        job::PolicyName(plan.groups[table.group].policy), table.frozen ? " (frozen)" : "");
-    auto found = std::find_if(kinds.begin(), kinds.end(),
-                              [&kind](const auto& other) { return other.first == kind; });
-    if (found == kinds.end()) found = kinds.insert(kinds.end(), {kind, {}});
-    found->second.push_back(table.name);
-  }
-  constexpr size_t kMostNames = 4;
-  std::vector<std::string> parts;
-  for (const auto& [kind, names] : kinds) {
-    if (names.size() > kMostNames) {
-      parts.push_back(absl::StrCat(names.size(), " tables ", kind));
-      continue;
-    }
-    for (const std::string& name : names) parts.push_back(absl::StrCat("table ", name, " ", kind));
-  }
-  const int dense = plan.dense_table;
-  parts.push_back(
-      dense < 0
-          ? absl::StrCat("dense by ", job::DenseName(plan.job.dense()))
-          : absl::StrCat("dense on servers ",
-                         job::PolicyName(
-                             plan.groups[plan.tables[static_cast<size_t>(dense)].group].policy)));
-  return absl::StrJoin(parts, ", ");
 }
 
 std::vector<std::string> DescribeRun(const job::ResolvedJob& plan, const StartFlags& start) {

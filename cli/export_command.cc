@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/script.h"
+#include "cli/launch/script.h"
 #include "node/role_options.h"
 
 namespace tandem::cli {

@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
-#include "cli/run_command.h"
+#include "cli/launch/run_flags.h"
 #include "proto/job.pb.h"
 #include "proto/wire.pb.h"
 

@@ -14,29 +14,27 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "base/file.h"
-#include "base/numbers.h"
 #include "base/owned_fd.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/terminal.h"
-#include "cli/attempts.h"
-#include "cli/children.h"
-#include "cli/deal_roles.h"
+#include "base/text.h"
+#include "cli/console/output_folder.h"
+#include "cli/console/progress_view.h"
 #include "cli/describe_run.h"
-#include "cli/job_hosts.h"
-#include "cli/launcher_watch.h"
-#include "cli/output_folder.h"
-#include "cli/progress_view.h"
-#include "cli/restarts.h"
-#include "cli/resume_point.h"
-#include "cli/role_commands.h"
-#include "cli/script.h"
+#include "cli/launch/attempts.h"
+#include "cli/launch/children.h"
+#include "cli/launch/deal_roles.h"
+#include "cli/launch/job_hosts.h"
+#include "cli/launch/launcher_watch.h"
+#include "cli/launch/restarts.h"
+#include "cli/launch/resume_point.h"
+#include "cli/launch/role_commands.h"
+#include "cli/launch/script.h"
 #include "data/batch_source.h"
 #include "data/files.h"
 #include "data/id_check.h"
@@ -463,14 +461,6 @@ void AddWatchFlags(CLI::App* app, WatchFlags* flags) {
                 "Allow a job without a token to listen, and to serve --http, where other hosts "
                 "can connect");
   app->add_option("--tensorboard", flags->tensorboard, "Folder for an event file of TensorBoard");
-}
-
-std::string ForShell(const std::string& word) {
-  const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return absl::ascii_isalnum(c) || absl::string_view("/._-+,:@=").find(c) != std::string::npos;
-  });
-  if (plain && !word.empty()) return word;
-  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
 }
 
 int RunCommand(const RunFlags& given) {

@@ -20,12 +20,12 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/terminal.h"
-#include "cli/output_folder.h"
-#include "cli/progress_view.h"
-#include "cli/restarts.h"
-#include "cli/resume_point.h"
-#include "cli/run_command.h"
-#include "cli/start_flags.h"
+#include "base/text.h"
+#include "cli/console/output_folder.h"
+#include "cli/console/progress_view.h"
+#include "cli/launch/restarts.h"
+#include "cli/launch/resume_point.h"
+#include "cli/launch/start_flags.h"
 #include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
@@ -131,8 +131,8 @@ absl::Status WithHowToResume(const absl::Status& ended, absl::string_view progra
                              const tandem::node::RoleFlags& flags) {
   if (flags.out.empty() || !tandem::cli::HasResumePoint(flags.out)) return ended;
   return absl::Status(ended.code(), absl::StrCat(ended.message(), "; continue with: ", program,
-                                                 " --job ", tandem::cli::ForShell(flags.job),
-                                                 " --resume ", tandem::cli::ForShell(flags.out)));
+                                                 " --job ", tandem::ForShell(flags.job),
+                                                 " --resume ", tandem::ForShell(flags.out)));
 }
 
 }  // namespace

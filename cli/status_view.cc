@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/numbers.h"
-#include "cli/progress_view.h"
+#include "base/text.h"
+#include "cli/console/progress_view.h"
 #include "scheduler/summary.h"
 
 namespace tandem::cli {

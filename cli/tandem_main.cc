@@ -17,19 +17,16 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "cli/agent_command.h"
 #include "cli/cache_command.h"
-#include "cli/compare_command.h"
 #include "cli/export_command.h"
-#include "cli/host_list.h"
-#include "cli/plan_command.h"
+#include "cli/launch/host_list.h"
+#include "cli/launch/ssh_command.h"
 #include "cli/predict_command.h"
 #include "cli/replay_command.h"
 #include "cli/run_command.h"
-#include "cli/simulator.h"
-#include "cli/ssh_command.h"
 #include "cli/status_command.h"
-#include "collectives/dump.h"
 #include "data/datagen.h"
 #include "node/programs.h"
 #include "node/role_options.h"
@@ -37,6 +34,9 @@
 #include "server/inspect.h"
 #include "tools/bench/bench_command.h"
 #include "tools/doctor/doctor_command.h"
+#include "tools/plan/plan_command.h"
+#include "tools/sim/command/simulator.h"
+#include "tools/study/compare_command.h"
 
 namespace tandem::cli {
 namespace {
@@ -76,24 +76,6 @@ int InspectCommand(const InspectFlags& flags) {
   std::cout.flush();
   std::cerr << "tandem inspect: " << written.message() << "\n";
   return node::kExitBadInput;
-}
-
-// Prints what the dumps of each group in a folder show together.
-int CollectivesDump(const std::string& folder) {
-  const auto dumps = collectives::ReadDumps(folder);
-  if (!dumps.ok()) {
-    std::cerr << "tandem bench collectives-dump: " << dumps.status().message() << "\n";
-    return node::kExitBadInput;
-  }
-  for (size_t begin = 0, end = 0; begin < dumps->size(); begin = end) {
-    while (end < dumps->size() && (*dumps)[end].group == (*dumps)[begin].group) ++end;
-    std::cout << (*dumps)[begin].group << ": " << end - begin << " of " << (*dumps)[begin].ranks
-              << " ranks\n";
-    const auto group = absl::MakeConstSpan(*dumps).subspan(begin, end - begin);
-    for (const std::string& finding : collectives::CompareDumps(group))
-      std::cout << "  " << finding << "\n";
-  }
-  return node::kExitOk;
 }
 
 // "tandem 0.2.0 (Release, x86-64-v3, g++ 12.2.0)".
@@ -151,27 +133,6 @@ int Run(const RunFlags& flags) {
   if (hosts.ok()) return SshCommand(flags, *hosts);
   node::Finish(flags.program, hosts.status());
   return node::kExitBadInput;
-}
-
-// Replaces this process by the simulator of models, a separate program. Returns only on an error.
-int ExecSimulator(char** argv) {
-  if (const absl::Status there = node::CheckProgram("tandem-simulator"); !there.ok()) {
-    return node::Finish("tandem simulate", there);
-  }
-  const std::string program = node::ProgramPath("tandem-simulator");
-  argv[1] = const_cast<char*>("tandem-simulator");
-  execv(program.c_str(), argv + 1);
-  std::cerr << "tandem simulate: " << program << " cannot be started: " << std::strerror(errno)
-            << "\n";
-  return node::kExitFailed;
-}
-
-// Simulations without a model run here, because most are shorter than the time to load LibTorch.
-int SimulateCommand(int argc, char** argv) {
-  SimulateFlags flags;
-  int code = node::kExitOk;
-  if (!ParseSimulate(argc - 1, argv + 1, &flags, &code)) return code;
-  return flags.without_model() ? Simulate(flags, nullptr) : ExecSimulator(argv);
 }
 
 void AddPredict(CLI::App* app, PredictFlags* flags) {
@@ -293,10 +254,10 @@ int Main(int argc, char** argv) {
   AddExport(&app, &export_flags);
   CacheFlags cache;
   AddCache(&app, &cache);
-  CompareFlags compare;
-  AddCompare(&app, &compare);
-  PlanFlags plan;
-  AddPlan(&app, &plan);
+  study::CompareFlags compare;
+  study::AddCompare(&app, &compare);
+  plan::PlanFlags plan;
+  plan::AddPlan(&app, &plan);
   app.add_subcommand("simulate",
                      "Train under a virtual clock, in one process: any number of workers")
       ->prefix_command();
@@ -305,10 +266,6 @@ int Main(int argc, char** argv) {
   InspectFlags inspect;
   AddInspect(&app, &inspect);
   const bench::BenchCommand bench(&app);
-  std::string dump_folder;
-  CLI::App* const dump = app.get_subcommand("bench")->add_subcommand(
-      "collectives-dump", "What the dumps of a collective group show together");
-  dump->add_option("folder", dump_folder, "Folder with a *.jsonl of each rank")->required();
   ReplayFlags replay;
   AddReplay(&app, &replay);
   DatagenFlags datagen;
@@ -317,7 +274,7 @@ int Main(int argc, char** argv) {
   int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
   // `simulate` goes before ParseFlags, because it parses its flags itself (ParseSimulate).
-  if (argv[1] == std::string("simulate")) return SimulateCommand(argc, argv);
+  if (argv[1] == std::string("simulate")) return sim::SimulateCommand(argc, argv);
   // Cut off the flags of a script. Without a job file, CLI11 would take the first one for it.
   char** const script_flags = std::find_if(
       argv, argv + argc, [](const char* word) { return word == absl::string_view("--"); });
@@ -328,19 +285,17 @@ int Main(int argc, char** argv) {
     run.script_flags.emplace_back(argv[i]);
     agent.run.script_flags.emplace_back(argv[i]);
   }
-  // The dump goes before bench, because it is a subcommand of bench.
-  if (dump->parsed()) return Printed(CollectivesDump(dump_folder));
   if (app.got_subcommand("bench")) return Printed(bench.Run());
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
   replay.run.command = agent.run.command = run.command;
   if (app.got_subcommand("run")) return Run(run);
   if (app.got_subcommand("agent")) return AgentCommand(agent);
   if (app.got_subcommand("replay")) return ReplayCommand(replay);
-  if (app.got_subcommand("plan")) return Printed(PlanCommand(plan));
+  if (app.got_subcommand("plan")) return Printed(plan::PlanCommand(plan));
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("cache")) return Printed(CacheCommand(cache));
-  if (app.got_subcommand("compare")) return CompareCommand(compare);
+  if (app.got_subcommand("compare")) return study::CompareCommand(compare);
   if (app.got_subcommand("status")) return Printed(StatusCommand(status));
   if (app.got_subcommand("checkpoint")) return Printed(CheckpointCommand(checkpoint));
   if (app.got_subcommand("stop")) return Printed(StopCommand(stop));

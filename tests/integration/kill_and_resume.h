@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "cli/resume_point.h"
+#include "cli/launch/resume_point.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/start_flags.h"
+#include "cli/launch/start_flags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "node/role_flags.h"

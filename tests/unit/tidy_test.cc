@@ -164,7 +164,7 @@ TEST_F(TidyTest, NoTabsNoTrailingSpace) {
 TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
   static const std::set<std::string> stamps = {
       "base/clock.h",                          // speaks of it
-      "cli/output_folder.cc",                  // names of folders, and since when one is in use
+      "cli/console/output_folder.cc",          // names of folders, and since when one is in use
       "cmake/tsan_abseil.cc",                  // speaks of Abseil's waits
       "collectives/dump.cc",                   // when a dump was written
       "tools/doctor/doctor_peer.cc",           // compares the clocks of hosts
@@ -397,7 +397,7 @@ std::string FolderOf(const std::string& path) {
 
 // The folders of the tree from the ground up: the add_subdirectory lines of the root.
 std::vector<std::string> Floors(const SourceFile& cmake) {
-  static const std::regex line(R"(^add_subdirectory\(((?:tools/)?\w+)\)$)");
+  static const std::regex line(R"(^add_subdirectory\(((?:\w+/)?\w+)\)$)");
   std::vector<std::string> floors;
   for (const std::string& text : cmake.lines) {
     if (std::smatch m; std::regex_match(text, m, line)) floors.push_back(m[1]);
@@ -412,15 +412,25 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
     for (const std::string& folder : Floors(file)) floor.emplace(folder, floor.size());
   }
   ASSERT_GT(floor.size(), 10u);
-  static const std::regex include(R"re(^#include "((?:tools/)?\w+)/)re");
+  static const std::regex include(R"re(^#include "([\w/]+\.\w+)")re");
+  // The floor of a path: that of its folder, or of the one around it; end() if it has none.
+  const auto floor_of = [&floor](std::string path) {
+    auto found = floor.end();
+    while (found == floor.end() && absl::StrContains(path, "/")) {
+      path.resize(path.rfind('/'));
+      found = floor.find(path);
+    }
+    return found;
+  };
   for (const SourceFile& file : *tree_) {
-    const auto own = floor.find(FolderOf(file.path));
+    const auto own = floor_of(file.path);
     if (!IsCode(file) || own == floor.end()) continue;
     for (size_t i = 0; i < file.lines.size(); ++i) {
       std::smatch m;
       if (!std::regex_search(file.lines[i], m, include)) continue;
-      const auto used = floor.find(m[1]);
-      EXPECT_TRUE(m[1] != "tests" && (used == floor.end() || used->second <= own->second))
+      const auto used = floor_of(m[1]);
+      const bool of_tests = absl::StartsWith(m[1].str(), "tests/");
+      EXPECT_TRUE(!of_tests && (used == floor.end() || used->second <= own->second))
           << file.path << ":" << i + 1 << ": " << own->first << "/ stands before "
           << "what it includes in the root CMakeLists.txt: " << file.lines[i];
     }

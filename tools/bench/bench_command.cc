@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/dump.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "tools/bench/collective_bench.h"
@@ -23,7 +24,8 @@ struct BenchCommand::Flags {
   ReadBenchOptions read;
   CollectiveBenchOptions collective;
   JoinedBenchOptions joined;
-  CLI::App *store_app = nullptr, *pushpull_app = nullptr, *read_app = nullptr;
+  CLI::App *store_app = nullptr, *pushpull_app = nullptr, *read_app = nullptr, *dump_app = nullptr;
+  std::string dump_folder;
   std::vector<std::pair<collectives::Primitive, CLI::App*>> collective_apps;
 
   // Makes the benchmarks small enough for any machine and for sanitizers. The results say nothing
@@ -46,6 +48,24 @@ struct BenchCommand::Flags {
 };
 
 namespace {
+
+// Prints what the dumps of each group in a folder show together.
+int CollectivesDump(const std::string& folder) {
+  const auto dumps = collectives::ReadDumps(folder);
+  if (!dumps.ok()) {
+    std::cerr << "tandem bench collectives-dump: " << dumps.status().message() << "\n";
+    return node::kExitBadInput;
+  }
+  for (size_t begin = 0, end = 0; begin < dumps->size(); begin = end) {
+    while (end < dumps->size() && (*dumps)[end].group == (*dumps)[begin].group) ++end;
+    std::cout << (*dumps)[begin].group << ": " << end - begin << " of " << (*dumps)[begin].ranks
+              << " ranks\n";
+    const auto group = absl::MakeConstSpan(*dumps).subspan(begin, end - begin);
+    for (const std::string& finding : collectives::CompareDumps(group))
+      std::cout << "  " << finding << "\n";
+  }
+  return node::kExitOk;
+}
 
 CLI::App* AddBench(CLI::App* bench, const char* name, const char* what, bool* tiny) {
   CLI::App* const app = bench->add_subcommand(name, what);
@@ -187,6 +207,9 @@ BenchCommand::BenchCommand(CLI::App* app) : flags_(std::make_unique<Flags>()) {
     AddJoined(one, &f.joined);
     f.collective_apps.emplace_back(p, one);
   }
+  f.dump_app = bench->add_subcommand("collectives-dump",
+                                     "What the dumps of a collective group show together");
+  f.dump_app->add_option("folder", f.dump_folder, "Folder with a *.jsonl of each rank")->required();
 }
 
 BenchCommand::~BenchCommand() = default;
@@ -198,6 +221,7 @@ int BenchCommand::Run() const {
   if (f.pushpull_app->parsed()) {
     return EndOf("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
   }
+  if (f.dump_app->parsed()) return CollectivesDump(f.dump_folder);
   if (f.read_app->parsed()) return EndOf("tandem bench read", RunReadBench(f.read, std::cout));
   for (const auto& [primitive, app] : f.collective_apps) {
     if (!app->parsed()) continue;

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/numbers.h"
+#include "base/text.h"
 #include "job/job_budget.h"
 
 namespace tandem::doctor {

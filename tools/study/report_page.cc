@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "base/numbers.h"
+#include "base/text.h"
 #include "tools/study/json_value.h"
 
 namespace tandem::study {

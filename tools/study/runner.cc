@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
-#include "base/numbers.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "tools/study/runs_csv.h"
 #include "tools/study/statistics.h"
 

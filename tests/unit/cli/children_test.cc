@@ -1,6 +1,6 @@
 // Processes that a program starts: how they end is told, and where that is not known, that they
 // have ended.
-#include "cli/children.h"
+#include "cli/launch/children.h"
 
 #include <fcntl.h>
 #include <linux/close_range.h>

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/deal_roles.h"
-#include "cli/host_list.h"
-#include "node/launch_environment.h"
-#include "cli/role_commands.h"
+#include "cli/launch/deal_roles.h"
+#include "cli/launch/host_list.h"
+#include "cli/launch/role_commands.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/launch_environment.h"
 
 namespace tandem {
 namespace {

@@ -1,5 +1,5 @@
 // What `tandem run` takes from the log of a script: whole lines, once, and never too many.
-#include "cli/log_tail.h"
+#include "cli/launch/log_tail.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // What `tandem run` shows: one line that is rewritten on a terminal and fits it, and plain lines
 // in a file or a pipe.
-#include "cli/progress_view.h"
+#include "cli/console/progress_view.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -161,10 +161,10 @@ TEST_F(ProgressViewTest, AnEvaluationSaysWhenAndOnWhat) {
 }
 
 TEST_F(ProgressViewTest, NumbersWithCommas) {
-  EXPECT_EQ(cli::WithCommas(0), "0");
-  EXPECT_EQ(cli::WithCommas(999), "999");
-  EXPECT_EQ(cli::WithCommas(1000), "1,000");
-  EXPECT_EQ(cli::WithCommas(-1234567), "-1,234,567");
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(999), "999");
+  EXPECT_EQ(WithCommas(1000), "1,000");
+  EXPECT_EQ(WithCommas(-1234567), "-1,234,567");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Tests which failures are followed by a new attempt, and what restarts are counted as.
-#include "cli/restarts.h"
+#include "cli/launch/restarts.h"
 
 #include <string>
 

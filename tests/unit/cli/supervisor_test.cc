@@ -1,6 +1,6 @@
 // Tests which cause Supervisor reports, and when it ends a job, for exits of roles, messages of the
 // scheduler and signals.
-#include "cli/supervisor.h"
+#include "cli/launch/supervisor.h"
 
 #include <csignal>
 #include <string>

@@ -465,9 +465,9 @@ TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
   }
 }
 
-// As for a study, which says what it would be with more workers and with fewer (cli/run_model.cc).
-// Each step is long for one of the two, so that it takes 3 s where both wait for each other, else 2
-// s.
+// As for a study, which says what it would be with more workers and with fewer
+// (tools/study/run_model.cc). Each step is long for one of the two, so that it takes 3 s where both
+// wait for each other, else 2 s.
 TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
   Facts facts;
   facts.workers = 2;
