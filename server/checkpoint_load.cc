@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "job/job_budget.h"
 #include "server/range_file.h"
-#include "server/row_limiter.h"
 
 namespace tandem::server {
 namespace {

@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "server/row_limiter.h"
 #include "xxhash.h"
 
 namespace tandem::server {

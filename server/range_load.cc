@@ -7,7 +7,6 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "server/range.h"
-#include "server/row_limiter.h"
 
 namespace tandem::server {
 namespace {

@@ -61,7 +61,6 @@ class RowLimiter {
   }
   bool IsTooOld(uint32_t age) const { return limits_.most_age > 0 && age > limits_.most_age; }
 
-  const RowLimits& limits() const { return limits_; }
   RowCounts& counts() { return *counts_; }
   StoreMemory Memory() const;
 

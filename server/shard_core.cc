@@ -8,7 +8,6 @@
 #include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
-#include "server/row_limiter.h"
 #include "server/store_answer.h"
 
 namespace tandem::server {

@@ -11,7 +11,6 @@
 #include "base/hash.h"
 #include "base/proc_files.h"
 #include "base/status_macros.h"
-#include "server/row_limiter.h"
 
 namespace tandem::bench {
 namespace {

@@ -10,9 +10,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace tandem::policies {
+namespace tandem {
 namespace {
 
+using policies::Admission;
+using policies::Arrival;
+using policies::Buffered;
+using policies::Group;
+using policies::Properties;
+using policies::Pushed;
+using policies::RangeProgress;
+using policies::Transform;
+using policies::Update;
 using ::testing::ElementsAre;
 
 struct TestUpdate : Update {
@@ -22,7 +31,7 @@ struct TestUpdate : Update {
   bool rows = true;
 };
 
-class TestPolicy : public UpdatePolicy {
+class TestPolicy : public policies::UpdatePolicy {
  public:
   std::string name() const override { return "TEST"; }
   bool MayStart(int64_t, int64_t) const override { return true; }
@@ -70,7 +79,7 @@ class EqualWorkers final : public TestPolicy {
 };
 
 struct Sink {
-  explicit Sink(const UpdatePolicy& policy) : order(policy, {.workers = 3}) {}
+  explicit Sink(const policies::UpdatePolicy& policy) : order(policy, {.workers = 3}) {}
 
   Admission Push(int rank, uint64_t samples, int64_t version_read, bool rows = true) {
     TestUpdate update;
@@ -87,14 +96,14 @@ struct Sink {
   void Apply(const TestUpdate&, const Transform& transform) { factors.push_back(transform.factor); }
   bool Keeps(const TestUpdate& update) { return update.rows; }
   void Drop(const TestUpdate&) { ++dropped; }
-  void Fold(const HeldGroup<TestUpdate>& group) {
+  void Fold(const policies::HeldGroup<TestUpdate>& group) {
     for (const TestUpdate& update : group.updates) {
       factors.push_back(order.TransformOf(update, group.View()).factor);
     }
   }
   void OnVersion() {}
 
-  UpdateOrder<TestUpdate> order;
+  policies::UpdateOrder<TestUpdate> order;
   std::vector<float> factors;
   int dropped = 0;
 };
@@ -129,4 +138,4 @@ TEST(UpdateOrderTest, APolicySeesTheWholeGroupOfAnUpdate) {
 }
 
 }  // namespace
-}  // namespace tandem::policies
+}  // namespace tandem
