@@ -22,7 +22,7 @@ results=()
 for link in shm tcp; do
   for ranks in "${ranks_of_runs[@]}"; do
     echo "== $link, $ranks ranks; load: $(cut -d' ' -f1-3 /proc/loadavg)"
-    table=$("$build/bin/tandem" bench "$collective" --link $link --ranks $ranks --calibrate --regret \
+    table=$("$build/bin/algorithm_bench" regret "$collective" --link $link --ranks $ranks \
       --repetitions "$repetitions" --seconds "$seconds" --min 1K --max "$max" --factor 2)
     echo "$table"
     results+=("$(printf '%-4s %d ranks: %s' $link $ranks "$(tail -1 <<<"$table")")")

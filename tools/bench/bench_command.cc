@@ -47,6 +47,40 @@ struct BenchCommand::Flags {
   }
 };
 
+void AddCollectiveFlags(CLI::App* app, CollectiveBenchOptions* o) {
+  const CLI::AsSizeValue size(/*kb_is_1000=*/false);
+  app->add_option("--link", o->link, "shm, rdma, tcp, zmq or auto")->capture_default_str();
+  app->add_option("--ranks", o->ranks, "Processes to fork")->capture_default_str();
+  app->add_option("--min", o->min_bytes, "Smallest size")->transform(size)->capture_default_str();
+  app->add_option("--max", o->max_bytes, "Largest size")->transform(size)->capture_default_str();
+  app->add_option("--factor", o->factor, "Factor from size to size")->capture_default_str();
+  app->add_option("--sizes", o->sizes, "These sizes instead, in bytes")
+      ->delimiter(',')
+      ->transform(size);
+  app->add_option("--type", o->type, "f32, f64, f16, bf16, i32, i64, u8")->capture_default_str();
+  app->add_option("--op", o->op, "sum, product, min, max, average, premulsum, ...")
+      ->capture_default_str();
+  app->add_option("--root", o->root)->capture_default_str();
+  app->add_option("--algorithm", o->algorithms, "Names, 'all', or 'auto': the group's choice")
+      ->delimiter(',');
+  app->add_option("--segment", o->segment_bytes, "Most bytes of a message, 0 = whole pieces")
+      ->transform(size);
+  app->add_flag_callback("--only-out-of-place", [o] { o->in_place = false; });
+  app->add_option("--warmup", o->warmup, "Operations before the measured ones")
+      ->capture_default_str();
+  app->add_option("--repetitions", o->repetitions)->capture_default_str();
+  app->add_option("--seconds", o->seconds, "Approximate seconds for each line")
+      ->capture_default_str();
+  app->add_flag("--calibrate", o->calibrate, "Measure the links first, and choose by their costs");
+  app->add_option("--calibration", o->calibration,
+                  "File of costs: read, or written by --calibrate");
+  app->add_option("--rules", o->rules,
+                  "Which algorithm for which size: 'allreduce:<=32K=one_shot,ring/256K; ...'");
+  app->add_flag("--explain", o->explain,
+                "Print the predicted time of each algorithm, and the choice");
+  app->add_option("--json", o->json, "Also write a file with one object per line");
+}
+
 namespace {
 
 // Prints what the dumps of each group in a folder show together.
@@ -120,43 +154,6 @@ void AddRead(CLI::App* app, ReadBenchOptions* o) {
   app->add_option("--repetitions", o->repetitions)->capture_default_str();
 }
 
-void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
-  const CLI::AsSizeValue size(/*kb_is_1000=*/false);
-  app->add_option("--link", o->link, "shm, rdma, tcp, zmq or auto")->capture_default_str();
-  app->add_option("--ranks", o->ranks, "Processes to fork")->capture_default_str();
-  app->add_option("--min", o->min_bytes, "Smallest size")->transform(size)->capture_default_str();
-  app->add_option("--max", o->max_bytes, "Largest size")->transform(size)->capture_default_str();
-  app->add_option("--factor", o->factor, "Factor from size to size")->capture_default_str();
-  app->add_option("--sizes", o->sizes, "These sizes instead, in bytes")
-      ->delimiter(',')
-      ->transform(size);
-  app->add_option("--type", o->type, "f32, f64, f16, bf16, i32, i64, u8")->capture_default_str();
-  app->add_option("--op", o->op, "sum, product, min, max, average, premulsum, ...")
-      ->capture_default_str();
-  app->add_option("--root", o->root)->capture_default_str();
-  app->add_option("--algorithm", o->algorithms, "Names, 'all', or 'auto': the group's choice")
-      ->delimiter(',');
-  app->add_option("--segment", o->segment_bytes, "Most bytes of a message, 0 = whole pieces")
-      ->transform(size);
-  app->add_flag_callback("--only-out-of-place", [o] { o->in_place = false; });
-  app->add_option("--warmup", o->warmup, "Operations before the measured ones")
-      ->capture_default_str();
-  app->add_option("--repetitions", o->repetitions)->capture_default_str();
-  app->add_option("--seconds", o->seconds, "Approximate seconds for each line")
-      ->capture_default_str();
-  app->add_flag("--calibrate", o->calibrate, "Measure the links first, and choose by their costs");
-  app->add_option("--calibration", o->calibration,
-                  "File of costs: read, or written by --calibrate");
-  app->add_option("--rules", o->rules,
-                  "Which algorithm for which size: 'allreduce:<=32K=one_shot,ring/256K; ...'");
-  app->add_flag("--explain", o->explain,
-                "Print the predicted time of each algorithm, and the choice");
-  app->add_flag("--regret", o->regret,
-                "Measure all algorithms in turns, and how much slower the choice is");
-  app->add_flag("--draw", o->draw, "Print the schedules for --min instead");
-  app->add_option("--json", o->json, "Also write a file with one object per line");
-}
-
 // Flags for ranks that somebody starts one by one, instead of processes that are forked here.
 void AddJoined(CLI::App* app, JoinedBenchOptions* o) {
   app->add_option("--listen", o->listen,
@@ -176,7 +173,7 @@ CLI::App* AddCollectiveBench(CLI::App* bench, collectives::Primitive primitive,
   const std::string what =
       pairs ? "Each rank sends to the next" : "The collective, over a sweep of sizes";
   CLI::App* const app = AddBench(bench, name.c_str(), what.c_str(), tiny);
-  AddCollective(app, o);
+  AddCollectiveFlags(app, o);
   return app;
 }
 

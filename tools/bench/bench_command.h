@@ -9,7 +9,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/bench/collective_bench.h"
+
 namespace tandem::bench {
+
+// Adds the flags of a collective, for programs that run one in their own way.
+void AddCollectiveFlags(CLI::App* app, CollectiveBenchOptions* options);
 
 class BenchCommand {
  public:

@@ -1,7 +1,7 @@
 #include "tools/bench/chooser_bench.h"
 
 #include <algorithm>
-#include <cmath>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/schedules/algorithms.h"
@@ -22,7 +21,7 @@ namespace {
 
 absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
     const CollectiveBenchOptions& options, collectives::Group& group) {
-  const bool needed = options.explain || options.regret || options.calibrate;
+  const bool needed = options.explain || options.calibrate;
   if (group.ranks() == 1 || (!needed && options.calibration.empty())) {
     return absl::optional<collectives::Calibration>();
   }
@@ -45,110 +44,23 @@ absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
   return absl::make_optional(std::move(measured));
 }
 
-struct Contender {
-  collectives::AlgorithmChoice choice;
-  std::vector<double> seconds;  // one for each repetition
-  double Median() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
+// Fills `rules`, from which the group's chooser takes its choices, as the options say. Returns the
+// costs from which they were made, if any. All ranks call it.
+absl::StatusOr<absl::optional<collectives::Calibration>> PrepareChooser(
+    const CollectiveBenchOptions& options, collectives::Group& group,
+    collectives::ChooserRules* rules) {
+  TANDEM_ASSIGN_OR_RETURN(absl::optional<collectives::Calibration> calibration,
+                          CalibrationFor(options, group));
+  collectives::ChooserRules made;
+  if (calibration.has_value() && group.rank() == 0) {
+    TANDEM_ASSIGN_OR_RETURN(made, collectives::MakeRules(group.ranks(), {}, *calibration));
   }
-};
-
-std::string NameOf(const collectives::AlgorithmChoice& choice) {
-  const std::string name(collectives::AlgorithmName(choice.algorithm));
-  if (choice.segment_bytes == 0) return name;
-  return absl::StrCat(name, "/", choice.segment_bytes >> 10, "K");
-}
-
-// The chosen algorithm comes first. The others get the same segment size, or as close to it as they
-// can.
-std::vector<Contender> ContendersFor(collectives::Primitive primitive,
-                                     const collectives::AlgorithmChoice& chosen, int ranks) {
-  std::vector<Contender> all = {{chosen, {}}};
-  collectives::CollectiveShape shape;
-  shape.ranks = ranks;
-  for (const collectives::Algorithm algorithm : collectives::AlgorithmsFor(primitive)) {
-    if (algorithm == chosen.algorithm || algorithm == collectives::Algorithm::kHierarchical)
-      continue;
-    if (!collectives::MakeSchedule(primitive, algorithm, shape).ok()) continue;
-    all.push_back({{algorithm, chosen.segment_bytes}, {}});
-  }
-  return all;
-}
-
-absl::Status Turn(collectives::Group& group, BenchCase& c, int operations, Contender* contender) {
-  c.set_choice(contender->choice);
-  TANDEM_RETURN_IF_ERROR(group.Wait(group.Barrier()));
-  const absl::Time begin = MonotonicNow();
-  for (int i = 0; i < operations; ++i) TANDEM_RETURN_IF_ERROR(c.Run());
-  std::vector<double> slowest = {absl::ToDoubleSeconds(MonotonicNow() - begin) / operations};
-  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, collectives::ReduceOp::kMax, &slowest));
-  contender->seconds.push_back(slowest[0]);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<Contender>> Contest(const CollectiveBenchOptions& options,
-                                               collectives::Group& group, int64_t bytes) {
-  const collectives::AlgorithmChoice chosen = group.Choose(options.primitive, bytes);
-  BenchCase c(options, group, CountOf(options, bytes, group.ranks()), chosen, false);
-  std::vector<Contender> all = ContendersFor(options.primitive, chosen, group.ranks());
-  c.Fill();
-  double slowest = 0;
-  for (Contender& contender : all) {
-    for (int i = 0; i < options.warmup + 1; ++i) {
-      TANDEM_RETURN_IF_ERROR(Turn(group, c, 1, &contender));
-    }
-    slowest = std::max(slowest, contender.seconds.back());
-    contender.seconds.clear();
-  }
-  const double share =
-      options.seconds / (options.repetitions * static_cast<double>(all.size()) * slowest);
-  const int operations =
-      static_cast<int>(std::clamp(share, 1.0, static_cast<double>(options.most_operations)));
-  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
-    for (Contender& contender : all) TANDEM_RETURN_IF_ERROR(Turn(group, c, operations, &contender));
-  }
-  return all;
-}
-
-struct Outcome {
-  double regret = 0;
-  bool matters = false;  // the best two differ by more than 10 %
-};
-
-// How much longer `chosen` takes than `best`; 0 if noise can explain the difference. In each
-// repetition the two ran one after the other. If the median of their ratios were 1, it would be
-// above the order statistic taken here in fewer than one of forty cases (the sign test).
-double RegretOf(const Contender& chosen, const Contender& best) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < chosen.seconds.size(); ++i) {
-    ratios.push_back(chosen.seconds[i] / best.seconds[i]);
-  }
-  std::sort(ratios.begin(), ratios.end());
-  const double n = static_cast<double>(ratios.size());
-  const auto low = static_cast<size_t>(std::max(0.0, std::floor((n - 1.96 * std::sqrt(n)) / 2)));
-  if (ratios[low] <= 1) return 0;
-  return std::max(0.0, chosen.Median() / best.Median() - 1);
-}
-
-Outcome Judge(int64_t bytes, std::vector<Contender> all, std::ostream& out) {
-  const Contender chosen = all[0];
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Contender& a, const Contender& b) { return a.Median() < b.Median(); });
-  const double best = all[0].Median();
-  Outcome outcome;
-  outcome.regret = RegretOf(chosen, all[0]);
-  outcome.matters = all.size() > 1 && all[1].Median() > 1.1 * best;
-  out << absl::StrFormat("%10d %-22s %-22s %6.1f%%%s ", bytes, NameOf(chosen.choice),
-                         NameOf(all[0].choice), outcome.regret * 100,
-                         outcome.matters ? " *" : "  ");
-  for (const Contender& c : all) {
-    out << absl::StrFormat(" %s %.2f", std::string(collectives::AlgorithmName(c.choice.algorithm)),
-                           c.Median() * 1e6);
-  }
-  out << "\n" << std::flush;
-  return outcome;
+  TANDEM_ASSIGN_OR_RETURN(const collectives::ChooserRules given,
+                          collectives::ChooserRules::Parse(options.rules));
+  made.Override(given);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, collectives::TextOfRank0(group, made.ToString()));
+  TANDEM_ASSIGN_OR_RETURN(*rules, collectives::ChooserRules::Parse(text));
+  return calibration;
 }
 
 // The costs of one operation other than time: bytes that a rank sends and receives, and memory that
@@ -202,21 +114,20 @@ std::string ShortBytes(int64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<absl::optional<collectives::Calibration>> PrepareChooser(
-    const CollectiveBenchOptions& options, collectives::Group& group,
-    collectives::ChooserRules* rules) {
-  TANDEM_ASSIGN_OR_RETURN(absl::optional<collectives::Calibration> calibration,
-                          CalibrationFor(options, group));
-  collectives::ChooserRules made;
-  if (calibration.has_value() && group.rank() == 0) {
-    TANDEM_ASSIGN_OR_RETURN(made, collectives::MakeRules(group.ranks(), {}, *calibration));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const collectives::ChooserRules given,
-                          collectives::ChooserRules::Parse(options.rules));
-  made.Override(given);
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, collectives::TextOfRank0(group, made.ToString()));
-  TANDEM_ASSIGN_OR_RETURN(*rules, collectives::ChooserRules::Parse(text));
-  return calibration;
+RankBody WithChooser(const CollectiveBenchOptions& options, ChooserBody body) {
+  return [&options, body = std::move(body)](
+             int rank, std::vector<std::unique_ptr<collectives::Link>> links,
+             const collectives::GroupOptions& given) -> absl::Status {
+    const auto rules = std::make_shared<collectives::ChooserRules>();
+    collectives::GroupOptions of_group = given;
+    of_group.deadline = options.deadline;
+    of_group.chooser =
+        collectives::ChooserFrom(rules, static_cast<int>(links.size()), OverKernel(options));
+    collectives::Group group(rank, std::move(links), of_group);
+    TANDEM_ASSIGN_OR_RETURN(const absl::optional<collectives::Calibration> costs,
+                            PrepareChooser(options, group, rules.get()));
+    return body(group, costs, *rules);
+  };
 }
 
 absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::Group& group,
@@ -235,10 +146,11 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::
     TANDEM_ASSIGN_OR_RETURN(
         const std::vector<collectives::Prediction> all,
         collectives::Rank(options.primitive, bytes, group.ranks(), {}, calibration));
-    out << absl::StrFormat("%10d %-22s", bytes, NameOf(group.Choose(options.primitive, bytes)));
+    out << absl::StrFormat("%10d %-22s", bytes, ChoiceName(group.Choose(options.primitive, bytes)));
     for (const collectives::Prediction& p : all) {
-      out << absl::StrFormat(" %s %.2f%s", NameOf(p.choice), p.seconds * 1e6, p.tried ? "*" : "");
-      loads << absl::StrFormat(" %s ", NameOf(p.choice));
+      out << absl::StrFormat(" %s %.2f%s", ChoiceName(p.choice), p.seconds * 1e6,
+                             p.tried ? "*" : "");
+      loads << absl::StrFormat(" %s ", ChoiceName(p.choice));
       TANDEM_ASSIGN_OR_RETURN(const Load load, LoadOf(options, p.choice, bytes, group.ranks()));
       loads << ShortBytes(load.sent) << "/" << ShortBytes(load.received) << "/"
             << ShortBytes(load.memory);
@@ -249,30 +161,6 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::
   out << "\nsent/received/memory: bytes of the rank with most; memory beside input, output and "
          "links\n"
       << absl::StrFormat("%10s\n", "size") << loads.str();
-  return absl::OkStatus();
-}
-
-absl::Status MeasureRegret(const CollectiveBenchOptions& options, collectives::Group& group,
-                           std::ostream& out) {
-  std::ostringstream nowhere;
-  std::ostream& to = group.rank() == 0 ? out : nowhere;
-  to << "machine: " << MachineLine() << "\n"
-     << BenchName(options.primitive) << ", " << group.ranks() << " ranks over " << options.link
-     << ", " << options.repetitions << " repetitions in turns; median microseconds, fastest first\n"
-     << absl::StrFormat("%10s %-22s %-22s %7s   * = the best two differ by more than 10 %%\n",
-                        "size", "chosen", "best", "regret");
-  std::vector<double> regrets;
-  double worst = 0;
-  for (const int64_t bytes : BenchSizes(options)) {
-    TANDEM_ASSIGN_OR_RETURN(std::vector<Contender> all, Contest(options, group, bytes));
-    const Outcome outcome = Judge(bytes, std::move(all), to);
-    regrets.push_back(outcome.regret);
-    if (outcome.matters) worst = std::max(worst, outcome.regret);
-  }
-  std::sort(regrets.begin(), regrets.end());
-  to << absl::StrFormat(
-      "regret: median %.1f%% (want 10%%), worst where it matters %.1f%% (want 25%%)\n",
-      regrets[regrets.size() / 2] * 100, worst * 100);
   return absl::OkStatus();
 }
 

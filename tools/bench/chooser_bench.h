@@ -1,12 +1,12 @@
-// Measures the chooser of algorithms: its predictions and what its choices cost. Used by `tandem
-// bench allreduce` and the other collectives.
+// The chooser of algorithms in `tandem bench allreduce` and the other collectives: how it is made,
+// and what it predicts.
 #ifndef TANDEM_TOOLS_BENCH_CHOOSER_BENCH_H_
 #define TANDEM_TOOLS_BENCH_CHOOSER_BENCH_H_
 
+#include <functional>
 #include <ostream>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "collectives/group.h"
 #include "collectives/tuning/chooser.h"
@@ -14,24 +14,18 @@
 
 namespace tandem::bench {
 
-// Fills `rules`, from which the group's chooser takes its choices, as the options say. Returns the
-// costs from which they were made, if any. All ranks call it.
-absl::StatusOr<absl::optional<collectives::Calibration>> PrepareChooser(
-    const CollectiveBenchOptions& options, collectives::Group& group,
-    collectives::ChooserRules* rules);
+// The code of a rank in a group whose chooser takes its choices from `rules`. `costs`: those from
+// which the rules were made, if any.
+using ChooserBody = std::function<absl::Status(
+    collectives::Group& group, const absl::optional<collectives::Calibration>& costs,
+    const collectives::ChooserRules& rules)>;
+// Makes the group with a chooser as the options say. `options` must outlive the result.
+RankBody WithChooser(const CollectiveBenchOptions& options, ChooserBody body);
 
 // Prints the costs, and for each size the predicted time of every algorithm and the choice.
 absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::Group& group,
                             const collectives::Calibration& calibration,
                             const collectives::ChooserRules& rules, std::ostream& out);
-
-// Measures regret: how much longer the chosen algorithm takes than the fastest one. For each size
-// all algorithms take turns, `repetitions` times (at least 21 for reliable figures), and medians
-// are compared. Then prints the median of the regret over the sizes, and the largest one among
-// sizes whose best two algorithms differ by more than 10 %. A difference that noise can explain is
-// no regret.
-absl::Status MeasureRegret(const CollectiveBenchOptions& options, collectives::Group& group,
-                           std::ostream& out);
 
 }  // namespace tandem::bench
 

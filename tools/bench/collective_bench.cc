@@ -15,7 +15,6 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "collectives/proof/draw.h"
 #include "collectives/rendezvous/link_ports.h"
 #include "tools/bench/chooser_bench.h"
 #include "tools/bench/collective_case.h"
@@ -23,11 +22,6 @@
 
 namespace tandem::bench {
 namespace {
-
-// True if each message costs system calls, as over TCP.
-bool OverKernel(const CollectiveBenchOptions& options) {
-  return options.link == "tcp" || options.link == "zmq";
-}
 
 bool HasInPlace(collectives::Primitive primitive) {
   return primitive != collectives::Primitive::kPointToPoint &&
@@ -76,21 +70,6 @@ absl::StatusOr<collectives::AlgorithmChoice> ChoiceFor(const CollectiveBenchOpti
   }
   if (options.segment_bytes >= 0) choice.segment_bytes = options.segment_bytes;
   return choice;
-}
-
-// The algorithms that `--algorithm` means for this primitive.
-std::vector<std::string> AlgorithmNames(const CollectiveBenchOptions& options) {
-  if (options.primitive == collectives::Primitive::kPointToPoint) return {"auto"};
-  std::vector<std::string> names;
-  for (const std::string& name : options.algorithms) {
-    if (name != "all") {
-      names.push_back(name);
-      continue;
-    }
-    for (const collectives::Algorithm a : collectives::AlgorithmsFor(options.primitive))
-      names.emplace_back(collectives::AlgorithmName(a));
-  }
-  return names;
 }
 
 std::string AlgorithmOf(const CollectiveBenchOptions& options, const CollectiveBenchLine& line) {
@@ -294,61 +273,19 @@ absl::Status RunLines(const CollectiveBenchOptions& options, collectives::Group&
   return report.Finish();
 }
 
-absl::Status BeRank(const CollectiveBenchOptions& options, int rank,
-                    std::vector<std::unique_ptr<collectives::Link>> links,
-                    collectives::GroupOptions group_options, std::ostream& out) {
-  const auto rules = std::make_shared<collectives::ChooserRules>();
-  group_options.deadline = options.deadline;
-  group_options.chooser =
-      collectives::ChooserFrom(rules, static_cast<int>(links.size()), OverKernel(options));
-  collectives::Group group(rank, std::move(links), group_options);
-  TANDEM_ASSIGN_OR_RETURN(const absl::optional<collectives::Calibration> calibration,
-                          PrepareChooser(options, group, rules.get()));
-  if (options.explain) return ExplainChoices(options, group, *calibration, *rules, out);
-  return options.regret ? MeasureRegret(options, group, out) : RunLines(options, group, out);
-}
-
-absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
-  const int64_t bytes = BenchSizes(options).front();
-  collectives::CollectiveShape shape;
-  shape.ranks = options.ranks;
-  shape.root = options.root;
-  shape.count = CountOf(options, bytes, options.ranks);
-  if (options.segment_bytes > 0) {
-    shape.segment =
-        options.segment_bytes /
-        static_cast<int64_t>(collectives::SizeOf(*collectives::ParseDataType(options.type)));
-  }
-  for (const std::string& name : AlgorithmNames(options)) {
-    collectives::Algorithm algorithm =
-        collectives::DefaultChooser(options.ranks, OverKernel(options))(options.primitive, bytes)
-            .algorithm;
-    if (name != "auto") {
-      TANDEM_ASSIGN_OR_RETURN(algorithm, collectives::ParseAlgorithm(name));
-    }
-    TANDEM_ASSIGN_OR_RETURN(const auto schedules,
-                            collectives::MakeSchedules(options.primitive, algorithm, shape));
-    TANDEM_ASSIGN_OR_RETURN(const std::string drawing, collectives::DrawSchedules(schedules));
-    out << BenchName(options.primitive) << " by " << collectives::AlgorithmName(algorithm) << ", "
-        << shape.count << " elements:\n"
-        << drawing << "\n";
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 RankBody CollectiveBenchBody(const CollectiveBenchOptions& options, std::ostream& out) {
-  return [&](int rank, std::vector<std::unique_ptr<collectives::Link>> links,
-             const collectives::GroupOptions& group) {
-    return BeRank(options, rank, std::move(links), group, out);
-  };
+  return WithChooser(
+      options, [&](collectives::Group& group, const absl::optional<collectives::Calibration>& costs,
+                   const collectives::ChooserRules& rules) {
+        if (options.explain) return ExplainChoices(options, group, *costs, rules, out);
+        return RunLines(options, group, out);
+      });
 }
 
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
-  if (options.draw && options.primitive != collectives::Primitive::kPointToPoint)
-    return Draw(options, out);
   if (!options.explain) TANDEM_RETURN_IF_ERROR(CheckMemory(options));
   return RunRanks({options.link, options.ranks}, CollectiveBenchBody(options, out));
 }

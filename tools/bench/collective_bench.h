@@ -50,10 +50,9 @@ struct CollectiveBenchOptions {
   bool in_place = true;                            // also measure in place
   int warmup = 2;                                  // operations, at least 1
   int repetitions = 5;
-  int most_operations = 10'000;  // in a repetition
-  double seconds = 0.2;          // approximate time for a line
-  std::string json;              // file to write, one object per line; empty: none
-  bool draw = false;             // print the schedules of the smallest size, measure nothing
+  int most_operations = 10'000;                // in a repetition
+  double seconds = 0.2;                        // approximate time for a line
+  std::string json;                            // file to write, one object per line; empty: none
   absl::Duration deadline = absl::Minutes(1);  // limit for one operation
 
   // How "auto" chooses: by the group's defaults, by a calibration, by a calibration file, or by
@@ -62,7 +61,6 @@ struct CollectiveBenchOptions {
   std::string calibration;  // file to read, or with `calibrate` to write
   std::string rules;
   bool explain = false;  // print predicted times, measure nothing
-  bool regret = false;   // measure all algorithms in turns and the loss of the choice
 };
 
 // One line of the table. Times are those of the slowest rank.

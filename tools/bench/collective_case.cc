@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace tandem::bench {
@@ -49,6 +50,30 @@ std::vector<int64_t> BenchSizes(const CollectiveBenchOptions& options) {
     sizes.push_back(bytes);
   }
   return sizes;
+}
+
+bool OverKernel(const CollectiveBenchOptions& options) {
+  return options.link == "tcp" || options.link == "zmq";
+}
+
+std::vector<std::string> AlgorithmNames(const CollectiveBenchOptions& options) {
+  if (options.primitive == collectives::Primitive::kPointToPoint) return {"auto"};
+  std::vector<std::string> names;
+  for (const std::string& name : options.algorithms) {
+    if (name != "all") {
+      names.push_back(name);
+      continue;
+    }
+    for (const collectives::Algorithm a : collectives::AlgorithmsFor(options.primitive))
+      names.emplace_back(collectives::AlgorithmName(a));
+  }
+  return names;
+}
+
+std::string ChoiceName(const collectives::AlgorithmChoice& choice) {
+  const std::string name(collectives::AlgorithmName(choice.algorithm));
+  if (choice.segment_bytes == 0) return name;
+  return absl::StrCat(name, "/", choice.segment_bytes >> 10, "K");
 }
 
 absl::Status ReduceNumbers(collectives::Group& group, collectives::ReduceOp op,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,6 +28,13 @@ bool InBlocks(collectives::Primitive primitive);
 int64_t CountOf(const CollectiveBenchOptions& options, int64_t bytes, int ranks);
 int64_t SizeOfCount(const CollectiveBenchOptions& options, int64_t count, int ranks);
 std::vector<int64_t> BenchSizes(const CollectiveBenchOptions& options);
+
+// True if each message costs system calls, as over TCP.
+bool OverKernel(const CollectiveBenchOptions& options);
+// The algorithms that `--algorithm` means for this primitive.
+std::vector<std::string> AlgorithmNames(const CollectiveBenchOptions& options);
+// "ring", with the size of its segments "ring/256K".
+std::string ChoiceName(const collectives::AlgorithmChoice& choice);
 
 // Reduces every number over all ranks; all ranks get the result.
 absl::Status ReduceNumbers(collectives::Group& group, collectives::ReduceOp op,

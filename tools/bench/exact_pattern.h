@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "collectives/proof/exact_numbers.h"
+#include "collectives/exact_numbers.h"
 #include "collectives/types.h"
 
 namespace tandem::bench {

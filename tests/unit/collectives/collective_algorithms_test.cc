@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
-#include "collectives/proof/checker.h"
 #include "collectives/schedules/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tests/unit/collectives/proof/checker.h"
 
 namespace tandem {
 namespace {
@@ -104,8 +104,7 @@ int Prove(collectives::Primitive primitive, collectives::Algorithm algorithm,
     for (const int64_t segment : Segments(primitive, algorithm, shape)) {
       shape.in_place = in_place;
       shape.segment = segment;
-      const absl::Status status =
-          collectives::CheckAlgorithm(primitive, algorithm, shape, counts_by_rank);
+      const absl::Status status = CheckAlgorithm(primitive, algorithm, shape, counts_by_rank);
       EXPECT_EQ(status, absl::OkStatus())
           << collectives::PrimitiveName(primitive) << " by "
           << collectives::AlgorithmName(algorithm) << " " << Describe(shape);
@@ -320,7 +319,7 @@ TEST(CheckerTest, TheProofCostsTheSameForHugeVectors) {
   shape.count = int64_t{10'000'000'019};
   for (const collectives::Algorithm algorithm :
        collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
-    EXPECT_EQ(collectives::CheckAlgorithm(collectives::Primitive::kAllReduce, algorithm, shape),
+    EXPECT_EQ(CheckAlgorithm(collectives::Primitive::kAllReduce, algorithm, shape),
               absl::OkStatus());
   }
 }

@@ -1,6 +1,6 @@
 // The checker catches what is broken: every single change to a schedule, with a message that says
 // what is missing, doubled or out of place, and where.
-#include "collectives/proof/checker.h"
+#include "tests/unit/collectives/proof/checker.h"
 
 #include <functional>
 #include <string>
@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/proof/draw.h"
-#include "collectives/proof/replay.h"
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/collectives/proof/draw.h"
+#include "tests/unit/collectives/proof/replay.h"
 
 namespace tandem {
 namespace {
@@ -52,10 +52,10 @@ struct Case {
   }
   void Double(int rank, int step, collectives::Op op) { Ops(rank, step).push_back(op); }
 
-  absl::Status Check(const collectives::CheckOptions& options = {}) const {
-    return collectives::CheckSchedules(primitive, shape, {}, s, options);
+  absl::Status Check(const CheckOptions& options = {}) const {
+    return CheckSchedules(primitive, shape, {}, s, options);
   }
-  std::string Fault(const collectives::CheckOptions& options = {}) const {
+  std::string Fault(const CheckOptions& options = {}) const {
     return std::string(Check(options).message());
   }
 
@@ -265,8 +265,7 @@ TEST(BrokenScheduleTest, EverySingleMutationIsCaught) {
   int caught = 0;
   for (const collectives::Primitive primitive : collectives::kPrimitives) {
     for (const collectives::Algorithm algorithm : collectives::AlgorithmsFor(primitive)) {
-      const collectives::CheckOptions options{.rank_order =
-                                                  collectives::AddsInRankOrder(algorithm)};
+      const CheckOptions options{.rank_order = collectives::AddsInRankOrder(algorithm)};
       const Case good(primitive, algorithm, p, 11);
       ASSERT_EQ(good.Check(options), absl::OkStatus());
       for (int rank = 0; rank < p; ++rank) {
@@ -328,11 +327,10 @@ TEST(BrokenScheduleTest, ASegmentThatIsTooLongIsNamed) {
   shape.ranks = 2;
   shape.count = 8;
   const auto whole = *collectives::MakeSchedules(kAllReduce, collectives::Algorithm::kRing, shape);
-  EXPECT_EQ(collectives::CheckTraffic(kAllReduce, collectives::Algorithm::kRing, shape, {}, whole),
+  EXPECT_EQ(CheckTraffic(kAllReduce, collectives::Algorithm::kRing, shape, {}, whole),
             absl::OkStatus());
   shape.segment = 1;
-  EXPECT_EQ(collectives::CheckTraffic(kAllReduce, collectives::Algorithm::kRing, shape, {}, whole)
-                .message(),
+  EXPECT_EQ(CheckTraffic(kAllReduce, collectives::Algorithm::kRing, shape, {}, whole).message(),
             "rank 0 of 2 sends 8 elements in 2 messages; allreduce by ring should send 8 in 8");
 }
 
@@ -340,7 +338,7 @@ TEST(BrokenScheduleTest, ASegmentThatIsTooLongIsNamed) {
 
 std::string Draw(collectives::Primitive primitive, collectives::Algorithm algorithm, int ranks,
                  int64_t count) {
-  const auto drawing = collectives::DrawSchedules(Case(primitive, algorithm, ranks, count).s);
+  const auto drawing = DrawSchedules(Case(primitive, algorithm, ranks, count).s);
   EXPECT_EQ(drawing.status(), absl::OkStatus());
   return "\n" + *drawing;
 }
@@ -393,7 +391,7 @@ step 1
 TEST(DrawTest, SchedulesThatDoNotFinishAreNotDrawn) {
   Case c(kAllReduce, collectives::Algorithm::kRing, 3, 6);
   c.Drop(0, 0, c.Find(0, 0, collectives::OpKind::kSend, 1));
-  EXPECT_EQ(collectives::DrawSchedules(c.s).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(DrawSchedules(c.s).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

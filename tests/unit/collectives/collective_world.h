@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
+#include "collectives/exact_numbers.h"
 #include "collectives/group.h"
-#include "collectives/proof/exact_numbers.h"
 #include "tests/unit/collectives/memory_links.h"
 
 namespace tandem {

@@ -12,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/bench/algorithm_bench.h"
 #include "tools/bench/exact_pattern.h"
 #include "tools/bench/rank_processes.h"
 
@@ -93,9 +94,8 @@ TEST(CollectiveBenchDrawTest, SchedulesAreDrawn) {
   bench::CollectiveBenchOptions options = Tiny();
   options.algorithms = {"ring"};
   options.min_bytes = 24;
-  options.draw = true;
   std::ostringstream out;
-  ASSERT_EQ(bench::RunCollectiveBench(options, out), absl::OkStatus());
+  ASSERT_EQ(DrawAlgorithms(options, out), absl::OkStatus());
   EXPECT_THAT(out.str(), HasSubstr("allreduce by ring, 6 elements:"));
   EXPECT_THAT(out.str(), HasSubstr("+> 1"));
 }
@@ -114,8 +114,7 @@ TEST(CollectiveBenchChooserTest, ExplainsAndMeasuresRegret) {
   EXPECT_THAT(explained.str(), HasSubstr(" one_shot 128/128/0"));
   EXPECT_THAT(explained.str(), HasSubstr(" ring 88/88/0"));
   options.explain = false;
-  options.regret = true;
-  ASSERT_EQ(bench::RunCollectiveBench(options, measured), absl::OkStatus());
+  ASSERT_EQ(MeasureRegret(options, measured), absl::OkStatus());
   EXPECT_THAT(measured.str(), HasSubstr("regret: median"));
 }
 

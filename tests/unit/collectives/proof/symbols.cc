@@ -1,4 +1,4 @@
-#include "collectives/proof/symbols.h"
+#include "tests/unit/collectives/proof/symbols.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem::collectives {
+namespace tandem {
 
 // ---- Sums ----
 
@@ -124,4 +124,4 @@ void SymbolicMemory::Write(const Segments& segments) {
   }
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem

@@ -1,5 +1,5 @@
-// Replay: plays the schedules of all ranks against each other without a network. The checker, the
-// cost model and the drawing are visitors of a replay.
+// Replay: plays the schedules of all ranks against each other without a network. The checker
+// and the drawing are visitors of a replay.
 //
 // The model: every ordered pair of ranks has a queue. A send appends to its queue and waits for
 // nothing. A channel takes messages from the head of its queue while it holds fewer than `channel`
@@ -11,8 +11,8 @@
 // Each rank only waits for events of a named rank, and such an event is never undone, so the ranks
 // form a Kahn network: whether they finish, and with which result, does not depend on who runs
 // first. Therefore one replay is valid for all timings.
-#ifndef TANDEM_COLLECTIVES_PROOF_REPLAY_H_
-#define TANDEM_COLLECTIVES_PROOF_REPLAY_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_REPLAY_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_REPLAY_H_
 
 #include <cstdint>
 #include <vector>
@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem::collectives {
+namespace tandem {
 
 struct ReplayOptions {
   // The number of messages that a channel holds. 0: a message leaves only when it is received.
@@ -37,7 +37,7 @@ struct ReplayMessage {
   int from = 0, to = 0;
   int64_t number = 0;  // among the messages from `from` to `to`
   int step = 0;        // step of the sender
-  Piece piece;
+  collectives::Piece piece;
 };
 
 class ReplayVisitor {
@@ -47,19 +47,19 @@ class ReplayVisitor {
   virtual void OnSend(const ReplayMessage& message) = 0;
   // `rank` runs an op other than a send, with the messages that the op takes: none, one, or, for a
   // fold, one of each other rank in the order of the fold.
-  virtual void OnApply(int rank, int step, const Op& op,
+  virtual void OnApply(int rank, int step, const collectives::Op& op,
                        absl::Span<const ReplayMessage* const> messages) = 0;
 };
 
 // INVALID_ARGUMENT: a schedule is malformed or belongs to another rank; a message does not fit the
 // piece of its receipt; a message is never received. FAILED_PRECONDITION: deadlock; the text says
 // who waits for whom.
-absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& options,
+absl::Status Replay(absl::Span<const collectives::Schedule> schedules, const ReplayOptions& options,
                     ReplayVisitor& visitor);
 
 // Where a piece lies in the memory of a rank.
 struct Extent {
-  Region region = Region::kOutput;
+  collectives::Region region = collectives::Region::kOutput;
   int64_t begin = 0, end = 0;
   bool Overlaps(const Extent& other) const {
     return region == other.region && begin < other.end && other.begin < end;
@@ -67,8 +67,8 @@ struct Extent {
 };
 // In place, the input lies in the output. Its pieces may begin before the first element of the
 // output or end after its last.
-Extent ExtentOf(const Piece& piece, int rank, const ReplayOptions& options);
+Extent ExtentOf(const collectives::Piece& piece, int rank, const ReplayOptions& options);
 
-}  // namespace tandem::collectives
+}  // namespace tandem
 
-#endif  // TANDEM_COLLECTIVES_PROOF_REPLAY_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_REPLAY_H_

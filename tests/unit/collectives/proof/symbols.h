@@ -3,8 +3,8 @@
 //
 // Neighbouring elements with the same history are one segment, so ten billion elements cost as
 // little as ten.
-#ifndef TANDEM_COLLECTIVES_PROOF_SYMBOLS_H_
-#define TANDEM_COLLECTIVES_PROOF_SYMBOLS_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_SYMBOLS_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_SYMBOLS_H_
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 
 #include "absl/container/inlined_vector.h"
 
-namespace tandem::collectives {
+namespace tandem {
 
 // Every sum that was ever made; sums are never removed. A sum is a tree of additions.
 class Sums {
@@ -71,6 +71,6 @@ class SymbolicMemory {
   std::vector<Segment> segments_;  // by begin; may have gaps
 };
 
-}  // namespace tandem::collectives
+}  // namespace tandem
 
-#endif  // TANDEM_COLLECTIVES_PROOF_SYMBOLS_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_SYMBOLS_H_

@@ -1,8 +1,8 @@
 // Exact inputs: numbers whose reduction is exact in any order. The result must match to the bit, so
 // a contribution that is dropped, doubled or swapped cannot stay unnoticed. For tests and
 // benchmarks.
-#ifndef TANDEM_COLLECTIVES_PROOF_EXACT_NUMBERS_H_
-#define TANDEM_COLLECTIVES_PROOF_EXACT_NUMBERS_H_
+#ifndef TANDEM_COLLECTIVES_EXACT_NUMBERS_H_
+#define TANDEM_COLLECTIVES_EXACT_NUMBERS_H_
 
 #include <algorithm>
 #include <cmath>
@@ -204,4 +204,4 @@ inline void FillExact(ReduceOp op, int rank, Vector* v) {
 
 }  // namespace tandem::collectives
 
-#endif  // TANDEM_COLLECTIVES_PROOF_EXACT_NUMBERS_H_
+#endif  // TANDEM_COLLECTIVES_EXACT_NUMBERS_H_

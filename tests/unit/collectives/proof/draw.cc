@@ -1,4 +1,4 @@
-#include "collectives/proof/draw.h"
+#include "tests/unit/collectives/proof/draw.h"
 
 #include <algorithm>
 #include <map>
@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/proof/replay.h"
+#include "tests/unit/collectives/proof/replay.h"
 
-namespace tandem::collectives {
+namespace tandem {
 namespace {
 
 // Collects lines by step and rank, in the order of a rank's ops.
@@ -20,16 +20,16 @@ class LineCollector : public ReplayVisitor {
     lines_[{m.step, m.from}].push_back(absl::StrCat(m.from, " ", m.piece.DebugString()));
   }
 
-  void OnApply(int rank, int step, const Op& op,
+  void OnApply(int rank, int step, const collectives::Op& op,
                absl::Span<const ReplayMessage* const> messages) override {
     for (const ReplayMessage* m : messages) {
       const Arrow& arrow = arrows_[static_cast<size_t>(m->id)];
       lines_[{arrow.step, arrow.from}][static_cast<size_t>(arrow.line)] = ArrowText(*m, op, rank);
     }
     if (!messages.empty()) return;
-    lines_[{step, rank}].push_back(
-        absl::StrCat(rank, " ", op.piece.DebugString(),
-                     op.kind == OpKind::kCopy ? " = " : " += ", op.operand.DebugString()));
+    lines_[{step, rank}].push_back(absl::StrCat(
+        rank, " ", op.piece.DebugString(),
+        op.kind == collectives::OpKind::kCopy ? " = " : " += ", op.operand.DebugString()));
   }
 
   std::string Text() const {
@@ -48,9 +48,9 @@ class LineCollector : public ReplayVisitor {
     int64_t line;
   };
 
-  static std::string ArrowText(const ReplayMessage& m, const Op& op, int rank) {
-    const bool copy = op.kind == OpKind::kReceive;
-    const char* head = copy ? "-> " : op.kind == OpKind::kFold ? "*> " : "+> ";
+  static std::string ArrowText(const ReplayMessage& m, const collectives::Op& op, int rank) {
+    const bool copy = op.kind == collectives::OpKind::kReceive;
+    const char* head = copy ? "-> " : op.kind == collectives::OpKind::kFold ? "*> " : "+> ";
     std::string text =
         absl::StrCat(m.from, copy ? " --" : " ==", m.piece.DebugString(), head, rank);
     if (!(m.piece == op.piece)) absl::StrAppend(&text, " ", op.piece.DebugString());
@@ -63,11 +63,11 @@ class LineCollector : public ReplayVisitor {
 
 }  // namespace
 
-absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules) {
+absl::StatusOr<std::string> DrawSchedules(absl::Span<const collectives::Schedule> schedules) {
   LineCollector lines;
   TANDEM_RETURN_IF_ERROR(Replay(schedules, {}, lines));
   int64_t input = 0, output = 0;
-  for (const Schedule& s : schedules) {
+  for (const collectives::Schedule& s : schedules) {
     input = std::max(input, s.input);
     output = std::max(output, s.output);
   }
@@ -75,4 +75,4 @@ absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules) 
                       lines.Text());
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem

@@ -1,6 +1,6 @@
 // Draws the schedules of all ranks as text: every message with sender and receiver, step by step.
-#ifndef TANDEM_COLLECTIVES_PROOF_DRAW_H_
-#define TANDEM_COLLECTIVES_PROOF_DRAW_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_DRAW_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_DRAW_H_
 
 #include <string>
 
@@ -8,15 +8,15 @@
 #include "absl/types/span.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem::collectives {
+namespace tandem {
 
 // One line for each message, under the sender's step. "0 --[0, 2)-> 1": the receiver copies the
 // message. "0 ==[0, 2)+> 1": the receiver adds it. "0 ==[0, 2)*> 1": the receiver folds it. If the
 // message goes to another place than it comes from, the place follows: "0 --in[0, 2)-> 1 [4, 6)". A
 // copy within a rank: "0 [0, 2) = in[0, 2)". Errors are those of Replay: only schedules that finish
 // can be drawn.
-absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules);
+absl::StatusOr<std::string> DrawSchedules(absl::Span<const collectives::Schedule> schedules);
 
-}  // namespace tandem::collectives
+}  // namespace tandem
 
-#endif  // TANDEM_COLLECTIVES_PROOF_DRAW_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_DRAW_H_

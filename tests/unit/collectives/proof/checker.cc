@@ -1,4 +1,4 @@
-#include "collectives/proof/checker.h"
+#include "tests/unit/collectives/proof/checker.h"
 
 #include <algorithm>
 #include <string>
@@ -9,11 +9,11 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "collectives/proof/replay.h"
-#include "collectives/proof/symbols.h"
 #include "collectives/schedules/build.h"
+#include "tests/unit/collectives/proof/replay.h"
+#include "tests/unit/collectives/proof/symbols.h"
 
-namespace tandem::collectives {
+namespace tandem {
 namespace {
 
 using CountsByRank = absl::Span<const std::vector<int64_t>>;
@@ -24,46 +24,46 @@ constexpr int kEverybody = -1;
 
 // Output element x is made of input element x + shift, of `rank` or of every rank.
 struct Want {
-  Piece output;
+  collectives::Piece output;
   int rank = kEverybody;
   int64_t shift = 0;
 };
 
-Want Block(int64_t at, int rank, Piece input) {
+Want Block(int64_t at, int rank, collectives::Piece input) {
   return {{at, input.count}, rank, input.begin - at};
 }
 
-std::vector<Want> Wants(Primitive primitive, const CollectiveShape& shape,
+std::vector<Want> Wants(collectives::Primitive primitive, const collectives::CollectiveShape& shape,
                         CountsByRank counts_by_rank) {
-  const Piece all{0, OutputElements(primitive, shape)};
+  const collectives::Piece all{0, OutputElements(primitive, shape)};
   std::vector<Want> wants;
   switch (primitive) {
-    case Primitive::kAllReduce:
-    case Primitive::kReduce:
+    case collectives::Primitive::kAllReduce:
+    case collectives::Primitive::kReduce:
       return {{all, kEverybody, 0}};
-    case Primitive::kBroadcast:
+    case collectives::Primitive::kBroadcast:
       return {{all, shape.root, 0}};
-    case Primitive::kReduceScatter:
+    case collectives::Primitive::kReduceScatter:
       return {{all, kEverybody, shape.BlockOf(shape.rank).begin}};
-    case Primitive::kScatter:
+    case collectives::Primitive::kScatter:
       return {{all, shape.root, shape.BlockOf(shape.rank).begin}};
-    case Primitive::kGather:
+    case collectives::Primitive::kGather:
       if (shape.rank != shape.root) return {};
       [[fallthrough]];
-    case Primitive::kAllGather:
+    case collectives::Primitive::kAllGather:
       for (int r = 0; r < shape.ranks; ++r) {
-        const Piece block = shape.BlockOf(r);
+        const collectives::Piece block = shape.BlockOf(r);
         wants.push_back(Block(block.begin, r, {0, block.count}));
       }
       return wants;
-    case Primitive::kAllToAll:
+    case collectives::Primitive::kAllToAll:
       for (int r = 0; r < shape.ranks; ++r) {
-        const CollectiveShape sender = ShapeOf(shape, r, counts_by_rank);
+        const collectives::CollectiveShape sender = ShapeOf(shape, r, counts_by_rank);
         wants.push_back(Block(ReceiveBlock(shape, r).begin, r, SendBlock(sender, shape.rank)));
       }
       return wants;
-    case Primitive::kBarrier:
-    case Primitive::kPointToPoint:
+    case collectives::Primitive::kBarrier:
+    case collectives::Primitive::kPointToPoint:
       return {};
   }
   return {};
@@ -73,11 +73,11 @@ std::vector<Want> Wants(Primitive primitive, const CollectiveShape& shape,
 
 class SymbolicRun : public ReplayVisitor {
  public:
-  SymbolicRun(absl::Span<const Schedule> schedules, const ReplayOptions& options)
+  SymbolicRun(absl::Span<const collectives::Schedule> schedules, const ReplayOptions& options)
       : schedules_(schedules), options_(options), memory_(schedules.size()) {
-    for (const Schedule& s : schedules) {
+    for (const collectives::Schedule& s : schedules) {
       const Segments input = {{0, s.input, sums_.Leaf(s.rank), 0}};
-      if (s.input > 0) Write(s.rank, In({0, s.input}), input);
+      if (s.input > 0) Write(s.rank, collectives::In({0, s.input}), input);
     }
   }
 
@@ -85,17 +85,17 @@ class SymbolicRun : public ReplayVisitor {
     payloads_.push_back(Read(m.from, m.step, "send", m.piece));
   }
 
-  void OnApply(int rank, int step, const Op& op,
+  void OnApply(int rank, int step, const collectives::Op& op,
                absl::Span<const ReplayMessage* const> messages) override {
     Segments result;
-    if (op.kind == OpKind::kReceive) {
+    if (op.kind == collectives::OpKind::kReceive) {
       result = TakePayload(*messages[0]);
-    } else if (op.kind == OpKind::kFold) {
+    } else if (op.kind == collectives::OpKind::kFold) {
       result = Fold(rank, step, op, messages);
     } else {
       result = Read(rank, step, OpKindName(op.kind), op.operand);
-      if (op.kind == OpKind::kReduce) result = Add(result, TakePayload(*messages[0]));
-      if (op.kind == OpKind::kCombine) {
+      if (op.kind == collectives::OpKind::kReduce) result = Add(result, TakePayload(*messages[0]));
+      if (op.kind == collectives::OpKind::kCombine) {
         result = Add(Read(rank, step, OpKindName(op.kind), op.piece), result);
       }
     }
@@ -106,8 +106,9 @@ class SymbolicRun : public ReplayVisitor {
   const absl::Status& status() const { return status_; }
 
   absl::Status Check(int rank, const Want& want, bool rank_order) {
-    const Piece& piece = want.output;
-    const Segments segments = OfRegion(rank, Region::kOutput).Read(piece.begin, piece.end());
+    const collectives::Piece& piece = want.output;
+    const Segments segments =
+        OfRegion(rank, collectives::Region::kOutput).Read(piece.begin, piece.end());
     int64_t at = piece.begin;
     for (const Segment& segment : segments) {
       TANDEM_RETURN_IF_ERROR(CheckSegment(rank, segment, want, rank_order));
@@ -118,12 +119,12 @@ class SymbolicRun : public ReplayVisitor {
   }
 
  private:
-  SymbolicMemory& OfRegion(int rank, Region region) {
+  SymbolicMemory& OfRegion(int rank, collectives::Region region) {
     return memory_[static_cast<size_t>(rank)].region[static_cast<size_t>(region)];
   }
 
   // Reads a piece. The result counts from the begin of the piece.
-  Segments Read(int rank, int step, absl::string_view what, const Piece& piece) {
+  Segments Read(int rank, int step, absl::string_view what, const collectives::Piece& piece) {
     if (piece.count == 0) return {};
     const Extent extent = ExtentOf(piece, rank, options_);
     Segments segments = OfRegion(rank, extent.region).Read(extent.begin, extent.end);
@@ -136,7 +137,7 @@ class SymbolicRun : public ReplayVisitor {
     return segments;
   }
 
-  void Write(int rank, const Piece& piece, Segments segments) {
+  void Write(int rank, const collectives::Piece& piece, Segments segments) {
     const Extent extent = ExtentOf(piece, rank, options_);
     Move(&segments, extent.begin);
     OfRegion(rank, extent.region).Write(segments);
@@ -151,10 +152,11 @@ class SymbolicRun : public ReplayVisitor {
     return status_.ok() ? AddSegments(x, y, &sums_) : x;
   }
 
-  Segments Fold(int rank, int step, const Op& op, absl::Span<const ReplayMessage* const> messages) {
+  Segments Fold(int rank, int step, const collectives::Op& op,
+                absl::Span<const ReplayMessage* const> messages) {
     Segments sum;
     size_t next = 0;
-    const Schedule& s = schedules_[static_cast<size_t>(rank)];
+    const collectives::Schedule& s = schedules_[static_cast<size_t>(rank)];
     for (const int from : s.folds[static_cast<size_t>(op.peer)]) {
       Segments one = from == rank ? Read(rank, step, OpKindName(op.kind), op.operand)
                                   : TakePayload(*messages[next++]);
@@ -166,8 +168,9 @@ class SymbolicRun : public ReplayVisitor {
   // ---- Result of the run ----
 
   static absl::Status Fault(int rank, int64_t begin, int64_t end, absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, ", elements ", Piece{begin, end - begin}.DebugString(), ": ", what));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, ", elements ",
+                     collectives::Piece{begin, end - begin}.DebugString(), ": ", what));
   }
 
   absl::Status CheckSegment(int rank, const Segment& segment, const Want& want, bool rank_order) {
@@ -225,8 +228,9 @@ class SymbolicRun : public ReplayVisitor {
     for (const Sums::Contribution& c : contributions) {
       const int64_t shift = c.offset - segment.base;
       if (shift == want.shift) continue;
-      const Piece piece{segment.begin, segment.end - segment.begin, Region::kInput};
-      Piece has = piece, should = piece;
+      const collectives::Piece piece{segment.begin, segment.end - segment.begin,
+                                     collectives::Region::kInput};
+      collectives::Piece has = piece, should = piece;
       has.begin += shift;
       should.begin += want.shift;
       return absl::StrCat("holds ", has.DebugString(), " of rank ", c.rank, " where ",
@@ -236,10 +240,10 @@ class SymbolicRun : public ReplayVisitor {
   }
 
   struct Memory {
-    SymbolicMemory region[kRegions];
+    SymbolicMemory region[collectives::kRegions];
   };
 
-  const absl::Span<const Schedule> schedules_;
+  const absl::Span<const collectives::Schedule> schedules_;
   const ReplayOptions& options_;
   Sums sums_;
   std::vector<Memory> memory_;  // by rank
@@ -258,7 +262,7 @@ class ArrivalRun : public ReplayVisitor {
   void OnSend(const ReplayMessage& m) override {
     told_.push_back(heard_[static_cast<size_t>(m.from)]);
   }
-  void OnApply(int rank, int /*step*/, const Op& /*op*/,
+  void OnApply(int rank, int /*step*/, const collectives::Op& /*op*/,
                absl::Span<const ReplayMessage* const> messages) override {
     std::vector<bool>& mine = heard_[static_cast<size_t>(rank)];
     for (const ReplayMessage* m : messages) {
@@ -281,14 +285,15 @@ class ArrivalRun : public ReplayVisitor {
   std::vector<std::vector<bool>> heard_, told_;  // [rank][rank] and [message id][rank]
 };
 
-absl::Status CheckSizes(Primitive primitive, const CollectiveShape& shape,
-                        CountsByRank counts_by_rank, absl::Span<const Schedule> schedules) {
+absl::Status CheckSizes(collectives::Primitive primitive, const collectives::CollectiveShape& shape,
+                        CountsByRank counts_by_rank,
+                        absl::Span<const collectives::Schedule> schedules) {
   if (schedules.size() != static_cast<size_t>(shape.ranks)) {
     return absl::InvalidArgumentError(
         absl::StrCat(schedules.size(), " schedules for ", shape.ranks, " ranks"));
   }
-  for (const Schedule& s : schedules) {
-    const CollectiveShape of_rank = ShapeOf(shape, s.rank, counts_by_rank);
+  for (const collectives::Schedule& s : schedules) {
+    const collectives::CollectiveShape of_rank = ShapeOf(shape, s.rank, counts_by_rank);
     const int64_t input = InputElements(primitive, of_rank);
     const int64_t output = OutputElements(primitive, of_rank);
     if (s.input == input && s.output == output) continue;
@@ -300,17 +305,18 @@ absl::Status CheckSizes(Primitive primitive, const CollectiveShape& shape,
 }
 
 // Checks the rules of build.h for all algorithms.
-absl::Status CheckForm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
-                       absl::Span<const Schedule> schedules) {
-  for (const Schedule& s : schedules) {
+absl::Status CheckForm(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                       const collectives::CollectiveShape& shape,
+                       absl::Span<const collectives::Schedule> schedules) {
+  for (const collectives::Schedule& s : schedules) {
     if (s.steps.size() != schedules[0].steps.size()) {
       return absl::InvalidArgumentError(absl::StrCat("rank ", s.rank, " has ", s.steps.size(),
                                                      " steps, rank 0 ", schedules[0].steps.size()));
     }
     if (!CutsMessages(primitive, algorithm) || shape.segment == 0) continue;
-    for (const Step& step : s.steps) {
-      for (const Op& op : step.ops) {
-        if (op.kind != OpKind::kSend || op.piece.count <= shape.segment) continue;
+    for (const collectives::Step& step : s.steps) {
+      for (const collectives::Op& op : step.ops) {
+        if (op.kind != collectives::OpKind::kSend || op.piece.count <= shape.segment) continue;
         return absl::InvalidArgumentError(absl::StrCat(
             "rank ", s.rank, " sends ", op.piece.DebugString(), " in segments of ", shape.segment));
       }
@@ -320,11 +326,12 @@ absl::Status CheckForm(Primitive primitive, Algorithm algorithm, const Collectiv
 }
 
 // The traffic of a schedule, counted op by op.
-Traffic TrafficOf(const Schedule& schedule) {
-  Traffic traffic;
-  for (const Step& step : schedule.steps) {
-    for (const Op& op : step.ops) {
-      if (op.kind == OpKind::kSend) traffic = traffic + Traffic{1, op.piece.count};
+collectives::Traffic TrafficOf(const collectives::Schedule& schedule) {
+  collectives::Traffic traffic;
+  for (const collectives::Step& step : schedule.steps) {
+    for (const collectives::Op& op : step.ops) {
+      if (op.kind == collectives::OpKind::kSend)
+        traffic = traffic + collectives::Traffic{1, op.piece.count};
     }
   }
   return traffic;
@@ -332,8 +339,9 @@ Traffic TrafficOf(const Schedule& schedule) {
 
 }  // namespace
 
-absl::Status CheckSchedules(Primitive primitive, const CollectiveShape& shape,
-                            CountsByRank counts_by_rank, absl::Span<const Schedule> schedules,
+absl::Status CheckSchedules(collectives::Primitive primitive,
+                            const collectives::CollectiveShape& shape, CountsByRank counts_by_rank,
+                            absl::Span<const collectives::Schedule> schedules,
                             const CheckOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckSizes(primitive, shape, counts_by_rank, schedules));
   ReplayOptions replay{options.channel, shape.in_place, {}};
@@ -341,7 +349,7 @@ absl::Status CheckSchedules(Primitive primitive, const CollectiveShape& shape,
     replay.in_place_offset.push_back(
         InPlaceOffset(primitive, ShapeOf(shape, rank, counts_by_rank)));
   }
-  if (primitive == Primitive::kBarrier) {
+  if (primitive == collectives::Primitive::kBarrier) {
     ArrivalRun run(schedules.size());
     TANDEM_RETURN_IF_ERROR(Replay(schedules, replay, run));
     return run.Check();
@@ -358,12 +366,13 @@ absl::Status CheckSchedules(Primitive primitive, const CollectiveShape& shape,
   return absl::OkStatus();
 }
 
-absl::Status CheckTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
-                          CountsByRank counts_by_rank, absl::Span<const Schedule> schedules) {
-  for (const Schedule& s : schedules) {
-    const Traffic want =
+absl::Status CheckTraffic(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                          const collectives::CollectiveShape& shape, CountsByRank counts_by_rank,
+                          absl::Span<const collectives::Schedule> schedules) {
+  for (const collectives::Schedule& s : schedules) {
+    const collectives::Traffic want =
         AlgorithmTraffic(primitive, algorithm, ShapeOf(shape, s.rank, counts_by_rank));
-    const Traffic have = TrafficOf(s);
+    const collectives::Traffic have = TrafficOf(s);
     if (have == want) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", s.rank, " of ", s.ranks, " sends ", have.elements, " elements in ", have.messages,
@@ -376,9 +385,10 @@ absl::Status CheckTraffic(Primitive primitive, Algorithm algorithm, const Collec
 // Cheap checks come first, and their messages are simpler: the form of the schedules, then the
 // traffic. The full proof then needs the links of ChannelNeeded, no more: a schedule that only
 // finishes over larger links could deadlock in practice.
-absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
+absl::Status CheckAlgorithm(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                            const collectives::CollectiveShape& shape,
                             CountsByRank counts_by_rank) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<Schedule> schedules,
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<collectives::Schedule> schedules,
                           MakeSchedules(primitive, algorithm, shape, counts_by_rank));
   TANDEM_RETURN_IF_ERROR(CheckForm(primitive, algorithm, shape, schedules));
   TANDEM_RETURN_IF_ERROR(CheckTraffic(primitive, algorithm, shape, counts_by_rank, schedules));
@@ -387,4 +397,4 @@ absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const Coll
                          .rank_order = AddsInRankOrder(algorithm)});
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem

@@ -1,13 +1,12 @@
 // Checker: proves that a set of schedules is right, without a network, for all data and all timings
 // at once.
 //
-// The folder proof/ has the tools that examine schedules without running them over links. Tests and
-// `tandem bench` use them.
+// The folder proof/ has the tools that examine schedules without running them over links.
 //
 // The schedules are replayed (replay.h) on symbols (symbols.h): an element is not a number but the
 // set of contributions that were added to make it.
-#ifndef TANDEM_COLLECTIVES_PROOF_CHECKER_H_
-#define TANDEM_COLLECTIVES_PROOF_CHECKER_H_
+#ifndef TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_CHECKER_H_
+#define TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_CHECKER_H_
 
 #include <cstdint>
 #include <vector>
@@ -17,7 +16,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem::collectives {
+namespace tandem {
 
 struct CheckOptions {
   // The number of messages that a link between two ranks holds. The schedules must finish within
@@ -35,22 +34,26 @@ struct CheckOptions {
 // Otherwise the message names one of these faults: a contribution that is missing, doubled or out
 // of place, with the rank and the elements; a read before a write; the ranks that wait for each
 // other; a message that does not fit (errors of Replay).
-absl::Status CheckSchedules(Primitive primitive, const CollectiveShape& shape,
+absl::Status CheckSchedules(collectives::Primitive primitive,
+                            const collectives::CollectiveShape& shape,
                             absl::Span<const std::vector<int64_t>> counts_by_rank,
-                            absl::Span<const Schedule> schedules, const CheckOptions& options);
+                            absl::Span<const collectives::Schedule> schedules,
+                            const CheckOptions& options);
 
 // Builds the schedules of an algorithm and checks every promise of its row: CheckSchedules with
 // links that hold ChannelNeeded messages; the traffic of AlgorithmTraffic; the same number of steps
 // on every rank; messages of at most shape.segment elements if the algorithm cuts them; rank order
 // if the algorithm claims it (AddsInRankOrder).
-absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
+absl::Status CheckAlgorithm(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                            const collectives::CollectiveShape& shape,
                             absl::Span<const std::vector<int64_t>> counts_by_rank = {});
 
 // OK if each rank sends exactly the messages and elements of AlgorithmTraffic.
-absl::Status CheckTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
+absl::Status CheckTraffic(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                          const collectives::CollectiveShape& shape,
                           absl::Span<const std::vector<int64_t>> counts_by_rank,
-                          absl::Span<const Schedule> schedules);
+                          absl::Span<const collectives::Schedule> schedules);
 
-}  // namespace tandem::collectives
+}  // namespace tandem
 
-#endif  // TANDEM_COLLECTIVES_PROOF_CHECKER_H_
+#endif  // TANDEM_TESTS_UNIT_COLLECTIVES_PROOF_CHECKER_H_

@@ -1,4 +1,4 @@
-#include "collectives/proof/replay.h"
+#include "tests/unit/collectives/proof/replay.h"
 
 #include <algorithm>
 #include <deque>
@@ -9,12 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem::collectives {
+namespace tandem {
 namespace {
 
 class Player {
  public:
-  Player(absl::Span<const Schedule> schedules, const ReplayOptions& options, ReplayVisitor& visitor)
+  Player(absl::Span<const collectives::Schedule> schedules, const ReplayOptions& options,
+         ReplayVisitor& visitor)
       : schedules_(schedules),
         options_(options),
         visitor_(visitor),
@@ -50,13 +51,15 @@ class Player {
     int64_t head = -1, tail = -1;  // message ids
   };
 
-  const Schedule& Of(int rank) const { return schedules_[static_cast<size_t>(rank)]; }
+  const collectives::Schedule& Of(int rank) const { return schedules_[static_cast<size_t>(rank)]; }
   RankState& State(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   Pair& PairOf(int from, int to) {
     return pairs_[static_cast<size_t>(from) * schedules_.size() + static_cast<size_t>(to)];
   }
   bool Finished(int rank) { return State(rank).step == Of(rank).steps.size(); }
-  const Op& NextOp(int rank) { return Of(rank).steps[State(rank).step].ops[State(rank).op]; }
+  const collectives::Op& NextOp(int rank) {
+    return Of(rank).steps[State(rank).step].ops[State(rank).op];
+  }
   bool Gone(const ReplayMessage& m) {
     return m.number < PairOf(m.from, m.to).received + options_.channel;
   }
@@ -64,8 +67,8 @@ class Player {
   // Runs the next op of `rank`. False if the op must wait or there is none.
   bool Advance(int rank) {
     if (!error_.ok() || Finished(rank)) return false;
-    const Op& op = NextOp(rank);
-    if (op.kind == OpKind::kSend) {
+    const collectives::Op& op = NextOp(rank);
+    if (op.kind == collectives::OpKind::kSend) {
       Queue(rank, op);
     } else if (BlockedBy(rank, op) != nullptr || !Apply(rank, op)) {
       return false;
@@ -83,7 +86,7 @@ class Player {
     }
   }
 
-  void Queue(int rank, const Op& op) {
+  void Queue(int rank, const collectives::Op& op) {
     Pair& pair = PairOf(rank, op.peer);
     const int64_t id = static_cast<int64_t>(messages_.size());
     messages_.push_back(
@@ -99,7 +102,7 @@ class Player {
   }
 
   // A message that the op would overwrite, or null. Also removes the messages that have left.
-  const ReplayMessage* BlockedBy(int rank, const Op& op) {
+  const ReplayMessage* BlockedBy(int rank, const collectives::Op& op) {
     std::vector<QueuedSend>& pending = State(rank).pending;
     if (pending.empty() || op.piece.count == 0) return nullptr;
     const Extent extent = ExtentOf(op.piece, rank, options_);
@@ -122,10 +125,10 @@ class Player {
   }
 
   // The ranks whose messages the op takes.
-  void SourcesOf(int rank, const Op& op, std::vector<int>* sources) const {
+  void SourcesOf(int rank, const collectives::Op& op, std::vector<int>* sources) const {
     sources->clear();
     if (op.ReceivesOne()) sources->push_back(op.peer);
-    if (op.kind != OpKind::kFold) return;
+    if (op.kind != collectives::OpKind::kFold) return;
     for (const int r : Of(rank).folds[static_cast<size_t>(op.peer)]) {
       if (r != rank) sources->push_back(r);
     }
@@ -133,7 +136,7 @@ class Player {
 
   // Runs an op. False if a message has not come yet or does not fit. No message is taken before all
   // of them are there, because a fold takes all or none.
-  bool Apply(int rank, const Op& op) {
+  bool Apply(int rank, const collectives::Op& op) {
     SourcesOf(rank, op, &sources_);
     taken_.clear();
     for (const int from : sources_) {
@@ -154,7 +157,7 @@ class Player {
     if (pair.head < 0) pair.tail = -1;
   }
 
-  bool SizeMismatch(int rank, const Op& op, const ReplayMessage& message) {
+  bool SizeMismatch(int rank, const collectives::Op& op, const ReplayMessage& message) {
     error_ = absl::InvalidArgumentError(absl::StrCat(
         "rank ", rank, ", step ", State(rank).step, " expects ", op.piece.DebugString(),
         " from rank ", message.from, ", whose message ", message.number, " (step ", message.step,
@@ -173,7 +176,7 @@ class Player {
   }
 
   std::string Wait(int rank) {
-    const Op& op = NextOp(rank);
+    const collectives::Op& op = NextOp(rank);
     const std::string who = absl::StrCat("rank ", rank, ", step ", State(rank).step, " waits ");
     if (const ReplayMessage* message = BlockedBy(rank, op)) {
       return absl::StrCat(who, "to overwrite ", op.piece.DebugString(), " until message ",
@@ -200,7 +203,7 @@ class Player {
     return absl::OkStatus();
   }
 
-  const absl::Span<const Schedule> schedules_;
+  const absl::Span<const collectives::Schedule> schedules_;
   const ReplayOptions& options_;
   ReplayVisitor& visitor_;
   std::vector<RankState> ranks_;
@@ -214,15 +217,15 @@ class Player {
 
 }  // namespace
 
-Extent ExtentOf(const Piece& piece, int rank, const ReplayOptions& options) {
-  if (!options.in_place || piece.region != Region::kInput) {
+Extent ExtentOf(const collectives::Piece& piece, int rank, const ReplayOptions& options) {
+  if (!options.in_place || piece.region != collectives::Region::kInput) {
     return {piece.region, piece.begin, piece.end()};
   }
   const int64_t offset = options.in_place_offset[static_cast<size_t>(rank)];
-  return {Region::kOutput, piece.begin + offset, piece.end() + offset};
+  return {collectives::Region::kOutput, piece.begin + offset, piece.end() + offset};
 }
 
-absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& options,
+absl::Status Replay(absl::Span<const collectives::Schedule> schedules, const ReplayOptions& options,
                     ReplayVisitor& visitor) {
   if (options.channel < 0 ||
       (options.in_place && options.in_place_offset.size() != schedules.size())) {
@@ -231,7 +234,7 @@ absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& o
                                                    schedules.size(), " ranks"));
   }
   for (size_t i = 0; i < schedules.size(); ++i) {
-    const Schedule& s = schedules[i];
+    const collectives::Schedule& s = schedules[i];
     if (s.rank != static_cast<int>(i) || s.ranks != static_cast<int>(schedules.size())) {
       return absl::InvalidArgumentError(absl::StrCat("schedule ", i, " of ", schedules.size(),
                                                      " is of rank ", s.rank, " of ", s.ranks));
@@ -241,4 +244,4 @@ absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& o
   return Player(schedules, options, visitor).Run();
 }
 
-}  // namespace tandem::collectives
+}  // namespace tandem
