@@ -235,6 +235,10 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
         absl::StrCat(BenchName(o.primitive), " of --ranks ", o.ranks, " with --root ", o.root,
                      ": expected ", least, " ranks or more, and a root below their number"));
   }
+  if (o.explain && o.ranks == 1) {
+    return absl::InvalidArgumentError(
+        "--explain: one rank has no links and chooses nothing; expected --ranks 2 or more");
+  }
   TANDEM_RETURN_IF_ERROR(CheckSizes(o));
   if (o.warmup < 1 || o.repetitions < 1 || o.most_operations < 1 || !(o.seconds >= 0)) {
     return absl::InvalidArgumentError(

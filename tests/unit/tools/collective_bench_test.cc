@@ -130,6 +130,11 @@ TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
   EXPECT_THAT(error([](auto* o) { o->ranks = 0; }),
               HasSubstr("--ranks 0 with --root 0: expected 1 ranks or more"));
   EXPECT_THAT(error([](auto* o) { o->root = 3; }), HasSubstr("root 3"));
+  EXPECT_THAT(error([](auto* o) {
+                o->ranks = 1;
+                o->explain = true;
+              }),
+              HasSubstr("one rank has no links"));
   EXPECT_THAT(error([](auto* o) { o->type = "f8"; }), HasSubstr("'f8'"));
   EXPECT_THAT(error([](auto* o) { o->op = "bit_or"; }), HasSubstr("does not exist for f32"));
   EXPECT_THAT(error([](auto* o) { o->min_bytes = 1 << 20; }),
