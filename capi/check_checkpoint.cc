@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "server/checkpoint_directory.h"
-#include "server/segment_file.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/segment_file.h"
 #include "xxhash.h"
 
 namespace tandem::capi {

@@ -346,8 +346,8 @@ void tandem_arrow_free(tandem_arrow* arrow);
 // ---- checkpoints ----
 
 // Reads all files of the checkpoint in `folder` (a folder with a MANIFEST, whose layout is in
-// server/range_file.md) and checks them. -1: a file is missing, or its length or bytes differ from
-// the manifest. Any thread.
+// server/checkpoint/range_file.md) and checks them. -1: a file is missing, or its length or bytes
+// differ from the manifest. Any thread.
 int tandem_check_checkpoint(const char* folder);
 
 #ifdef __cplusplus

@@ -34,7 +34,7 @@
 #include "data/files.h"
 #include "job/job.h"
 #include "node/role_flags.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {

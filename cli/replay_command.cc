@@ -32,9 +32,9 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "scheduler/deal_ranges.h"
-#include "server/checkpoint_compare.h"
-#include "server/checkpoint_directory.h"
-#include "server/order_file.h"
+#include "server/checkpoint/checkpoint_compare.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/record/order_file.h"
 
 namespace tandem::cli {
 namespace {

@@ -31,7 +31,7 @@
 #include "node/programs.h"
 #include "node/role_options.h"
 #include "scheduler/summary.h"
-#include "server/inspect.h"
+#include "server/checkpoint/inspect.h"
 #include "tools/bench/bench_command.h"
 #include "tools/doctor/doctor_command.h"
 #include "tools/plan/plan_command.h"

@@ -4,8 +4,8 @@
 // A request is cut into pieces, one for each range. A piece travels in a frame of its own until it
 // is answered. After silence or a lost connection the piece is sent again; when its range has
 // moved, it goes to the new owner. A client numbers its writes to a range and has one of them in
-// flight at a time. So each write counts once, in the order of the calls (server/row_writes.h).
-// Reads are sent at once.
+// flight at a time. So each write counts once, in the order of the calls
+// (server/rows/row_writes.h). Reads are sent at once.
 //
 // Thread safety: none; one thread at a time.
 #ifndef TANDEM_CLIENT_STORE_CORE_H_

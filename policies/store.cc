@@ -1,6 +1,6 @@
 // STORE, the policy of a table whose rows programs write themselves, a whole row at a time. No
 // gradient ever arrives, so there is no clock, nobody waits, and there is nothing to apply.
-// server/row_writes.h describes a write.
+// server/rows/row_writes.h describes a write.
 #include "policies/kinds.h"
 
 namespace tandem::policies {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "job/job_budget.h"
 #include "scheduler/failure_judge.h"
-#include "server/manifest.h"
+#include "server/checkpoint/manifest.h"
 
 namespace tandem::scheduler {
 

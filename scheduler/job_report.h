@@ -60,7 +60,7 @@ struct WorkerTimes {
   double joined = 0;         // joining the others before the first step
 };
 
-// The counted memory of a server, in bytes (server/memory_budget.h).
+// The counted memory of a server, in bytes (server/rows/memory_budget.h).
 struct ServerMemory {
   uint64_t used = 0, limit = 0;  // limit 0: not known, or none
 };

@@ -67,7 +67,7 @@
 //      checkpoint, for that of the best model, and in jobs with a dense quorum. After the last
 //      entry the scheduler sends CHECKPOINT to the servers, which answer when their files are on
 //      the disk. The release has the run record, and rank 0 commits
-//      (server/checkpoint_directory.h).
+//      (server/checkpoint/checkpoint_directory.h).
 // If the checkpoint may fail, an error in phase 2 is in the release, so that all workers agree that
 // there is no checkpoint. Otherwise the error ends the job. If the job depends on the checkpoint,
 // the workers meet in a COMMITTED barrier when rank 0 has committed. Up to there an error that is

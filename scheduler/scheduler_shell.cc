@@ -32,8 +32,8 @@
 #include "scheduler/summary.h"
 #include "scheduler/tensorboard.h"
 #include "scheduler/watch_pages.h"
-#include "server/checkpoint_directory.h"
-#include "server/checkpoint_fence.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_fence.h"
 #include "transport/tcp_address.h"
 #include "transport/zmq_transport.h"
 

@@ -13,7 +13,7 @@
 #include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 
 namespace tandem::server {
 namespace {

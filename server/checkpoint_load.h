@@ -44,9 +44,9 @@
 #include "base/clock.h"
 #include "job/job.h"
 #include "proto/range_map.h"
-#include "server/checkpoint_directory.h"
-#include "server/memory_budget.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "server/range.h"
+#include "server/rows/memory_budget.h"
 
 namespace tandem::server {
 

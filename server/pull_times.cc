@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "server/row_index.h"
+#include "server/rows/row_index.h"
 
 namespace tandem::server {
 

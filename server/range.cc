@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "job/job_budget.h"
 #include "optim/fold.h"
-#include "server/row_limiter.h"
+#include "server/rows/row_limiter.h"
 
 namespace tandem::server {
 namespace {
@@ -251,7 +251,8 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
 }
 
 void Range::OnAdmit(const HeldUpdate& update, int64_t first, bool finished) {
-  if (table_->order != nullptr) table_->order->push_back(EntryOf(*this, update, first, finished));
+  if (table_->order == nullptr) return;
+  table_->order->push_back(EntryOf(ordered(), update, first, finished));
 }
 
 void Range::OnCounted(HeldUpdate* update) {
@@ -274,22 +275,6 @@ void Range::OnVersion() {
   if (subscriptions_ == nullptr) return;
   subscriptions_->OnChanged(store_.TakeEvicted());
   subscriptions_->OnVersion(version, [this](uint64_t key) { return store_.PresentUntil(key); });
-}
-
-OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished) {
-  OrderEntry entry;
-  entry.range = range.id();
-  entry.worker = static_cast<uint16_t>(update.rank);
-  entry.finished = finished ? 1 : 0;
-  entry.steps = static_cast<uint32_t>(update.step + 1 - first);
-  entry.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
-  entry.step = update.step;
-  entry.samples = update.samples;
-  entry.version_read = update.version_read;
-  entry.version = range.progress().version;
-  entry.admitted_before = range.progress().Admitted();
-  entry.read_number = update.read_number;
-  return entry;
 }
 
 absl::Status LoadRows(const RangeImage& image, Range* range) {
@@ -582,7 +567,7 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.progress.clocks = nullptr;  // owned by the range, and keep changing
   copy.head.limited = store_.limited();
   copy.salt = table_->plan->salt;
-  copy.last_samples = last_closed_samples();
+  copy.last_samples = order_.last_closed_samples();
   copy.open = order_.open();
   copy.delayed = order_.delayed();
   copy.in_batches = order_.properties().batch > 0;

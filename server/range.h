@@ -18,20 +18,20 @@
 #include "job/job.h"
 #include "policies/order/update_order.h"
 #include "policies/policy.h"
-#include "server/held_updates.h"
-#include "server/mean_squares.h"
-#include "server/measure.h"
-#include "server/memory_budget.h"
-#include "server/order_file.h"
+#include "server/checkpoint/range_copy.h"
+#include "server/checkpoint/range_file.h"
 #include "server/pull_times.h"
-#include "server/pulled_row_snapshots.h"
-#include "server/range_copy.h"
-#include "server/range_file.h"
 #include "server/range_totals.h"
-#include "server/row_table.h"
-#include "server/row_writes.h"
+#include "server/record/measure.h"
+#include "server/record/order_file.h"
+#include "server/record/update_record.h"
+#include "server/rows/held_updates.h"
+#include "server/rows/mean_squares.h"
+#include "server/rows/memory_budget.h"
+#include "server/rows/pulled_row_snapshots.h"
+#include "server/rows/row_table.h"
+#include "server/rows/row_writes.h"
 #include "server/subscriptions.h"
-#include "server/update_record.h"
 
 namespace tandem::server {
 
@@ -99,13 +99,6 @@ struct FoldScratch {
   std::vector<uint32_t> rows_squared;  // row numbers, if the policy keeps mean squares
   std::vector<uint32_t> slot_index;    // hash table with open addressing: indices in union_keys
 };
-
-// RangeImage::held begins with two numbers: the samples of the last closed step, and the bytes of
-// held updates that follow.
-inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
-// Decodes the steps that the range of a checkpoint holds back, and after them its open batch if it
-// has one. The values are in memory from `source`.
-absl::Status DecodeQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
 
 // The steps of the optimizer in a range: one for each step, batch or single update that had
 // samples, even if it had no rows in the range or the policy gave it the factor 0 there. So ranges
@@ -180,6 +173,7 @@ class Range {
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }
+  OrderedRange ordered() const { return {id_, order_}; }
   uint64_t begin() const { return begin_; }
   uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
@@ -193,7 +187,6 @@ class Range {
   size_t held_bytes() const {
     return held_bytes_ + (pulled_row_snapshots_ == nullptr ? 0 : pulled_row_snapshots_->bytes());
   }
-  uint64_t last_closed_samples() const { return order_.last_closed_samples(); }
 
  private:
   using Order = policies::UpdateOrder<HeldUpdate>;
@@ -252,8 +245,6 @@ std::string NearlyFullText(const std::vector<Range*>& ranges, const MemoryBudget
 inline bool HasAdmitted(const Range& range, int rank, int64_t step) {
   return step < range.progress().workers[static_cast<size_t>(rank)].admitted;
 }
-// The order entry of an update that is about to be admitted; arguments as for Range::Admit.
-OrderEntry EntryOf(const Range& range, const HeldUpdate& update, int64_t first, bool finished);
 
 }  // namespace tandem::server
 

@@ -44,51 +44,14 @@ Buffer Joined(const Buffer& a, const Buffer& b, BufferSource& source) {
   return both;
 }
 
-// As DecodeQueue. `batches`: how many of the last entries of `delayed` are not steps but an open
-// batch (0 or 1).
-absl::Status CheckpointSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
-                             size_t* batches) {
-  *batches = 0;
-  if (image.held.size() < kHeldHeadBytes) return absl::OkStatus();  // nothing was held
-  const absl::string_view held = image.held;
-  uint64_t bytes = 0;
-  std::memcpy(&bytes, held.data() + kHeldHeadBytes - sizeof bytes, sizeof bytes);
-  if (bytes > held.size() - kHeldHeadBytes) {
-    return absl::DataLossError(
-        absl::StrCat("held updates of ", bytes, " bytes in a part of ", held.size(), " bytes"));
-  }
-  HeldQueue open;
-  bool in_batches = false;
-  TANDEM_RETURN_IF_ERROR(DecodeHeld(held.substr(kHeldHeadBytes, bytes), image.dim, source, &open,
-                                    delayed, &in_batches));
-  if (in_batches) {
-    *batches = open.size();
-    while (!open.empty()) delayed->Take(&open);
-  }
-  // At the end of an epoch there may be open groups without contributions. An open group with
-  // contributions means that the checkpoint was not taken between steps.
-  for (size_t i = 0; i < open.size(); ++i) {
-    if (open[i].samples == 0 && !open[i].skipped && open[i].updates.empty()) continue;
-    return absl::DataLossError(absl::StrCat("contains ", open.size(),
-                                            " unfinished steps, so the checkpoint was not taken at "
-                                            "a step boundary; hint: use another checkpoint"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-absl::Status DecodeQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed) {
-  size_t batches = 0;
-  return CheckpointSteps(image, source, delayed, &batches);
-}
 
 absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   steps_.Continue(image);
   HeldQueue saved;
   size_t batches = 0;
-  TANDEM_RETURN_IF_ERROR(CheckpointSteps(image, source, &saved, &batches));
+  TANDEM_RETURN_IF_ERROR(DecodeQueue(image, source, &saved, &batches));
   // Dense rows come later, from a worker. So their delayed steps cannot be applied now, and a job
   // with a shorter delay, or without batches, could not apply them later.
   const size_t steps = saved.size() - batches;

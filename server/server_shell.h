@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "job/job.h"
 #include "node/node_session.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tandem::server {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tandem::server {
 namespace {

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "server/range_copy.h"
+#include "server/checkpoint/range_copy.h"
 #include "server/shard_core.h"
 
 namespace tandem::server {

@@ -350,7 +350,7 @@ std::optional<uint32_t> ShardCore::FindBlocked(const ParsedFrame& frame,
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
     const Range& range = *ranges_.Find(slice.entry.range);
-    if (!turns_->MayRead(range, frame.header, slice.entry.rows, depth)) return range.id();
+    if (!turns_->MayRead(range.ordered(), frame.header, slice.entry.rows, depth)) return range.id();
   }
   return std::nullopt;
 }
@@ -403,7 +403,7 @@ bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
       e.clock = keep ? range.progress().MinApplied() : range.progress().MinClock();
-      header.samples = range.last_closed_samples();
+      header.samples = range.ordered().order.last_closed_samples();
     } else {
       e.rows = 0;
     }
@@ -441,7 +441,7 @@ bool ShardCore::FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntr
   for (const Slice& slice : waits.slices) {
     const Range* const range = ranges_.Find(slice.entry.range);
     if (slice.settled || range == nullptr) continue;
-    const int awaited = turns_->Awaited(*range, waits.frame.header);
+    const int awaited = turns_->Awaited(range->ordered(), waits.frame.header);
     if (awaited < 0) continue;
     notice->range = slice.entry.range;
     notice->row_floats = static_cast<uint32_t>(awaited);
@@ -568,7 +568,7 @@ bool ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
-  const absl::StatusOr<bool> turn = turns_->MayAdmit(*range, h, &update);
+  const absl::StatusOr<bool> turn = turns_->MayAdmit(range->ordered(), h, &update);
   if (!turn.ok()) effects->failure = turn.status();
   if (!turn.value_or(false)) return false;
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
@@ -586,7 +586,7 @@ bool ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
       e.status = SliceStatus::kDropped;
       [[fallthrough]];
     case Range::Admission::kAdmitted:
-      turns_->OnAdmitted(*range, h);
+      turns_->OnAdmitted(range->ordered(), h);
       // In an order decided elsewhere, a frame may wait for any push of the range.
       if (turns_->DecidedElsewhere()) WakeRange(e.range);
       e.version = range->progress().version;

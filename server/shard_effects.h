@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "proto/outgoing.h"
-#include "server/order_file.h"
-#include "server/update_record.h"
+#include "server/record/order_file.h"
+#include "server/record/update_record.h"
 
 namespace tandem::server {
 

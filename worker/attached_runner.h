@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "data/metrics.h"
 #include "job/job.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/request_queue.h"
 #include "worker/task_runner.h"

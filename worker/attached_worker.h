@@ -39,7 +39,7 @@
 #include "data/batch.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
-#include "server/manifest.h"
+#include "server/checkpoint/manifest.h"
 #include "worker/attached_runner.h"
 #include "worker/job_news.h"
 #include "worker/request_queue.h"

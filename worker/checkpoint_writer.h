@@ -1,5 +1,5 @@
-// Checkpoints, on one worker. A checkpoint is one folder (server/manifest.h names its files). The
-// protocol:
+// Checkpoints, on one worker. A checkpoint is one folder (server/checkpoint/manifest.h names its
+// files). The protocol:
 //
 //   1. The mark. Each worker stops pushing and enters a barrier when its pushes are acknowledged.
 //      The scheduler has the servers mark their ranges before it releases the workers. All parts of

@@ -23,7 +23,7 @@
 #include "job/job.h"
 #include "models/model.h"
 #include "models/script_file.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/task_runner.h"
 

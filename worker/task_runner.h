@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
 #include "job/job.h"
-#include "server/manifest.h"
+#include "server/checkpoint/manifest.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/trainer_task.h"
 

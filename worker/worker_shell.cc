@@ -24,7 +24,7 @@
 #include "node/node_session.h"
 #include "node/work_thread.h"
 #include "proto/serialize.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "transport/peer_map.h"
 #include "worker/dense/join_group.h"
 #include "worker/embedded_server.h"

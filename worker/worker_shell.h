@@ -19,7 +19,7 @@
 #include "job/job.h"
 #include "node/node_session.h"
 #include "proto/wire.pb.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "transport/path_log.h"
 #include "worker/task_runner.h"
 

@@ -26,7 +26,7 @@
 #include "base/file.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {

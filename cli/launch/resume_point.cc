@@ -12,7 +12,7 @@
 #include "data/files.h"
 #include "job/resume_check.h"
 #include "models/script_file.h"
-#include "server/checkpoint_fence.h"
+#include "server/checkpoint/checkpoint_fence.h"
 
 namespace tandem::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tandem::cli {
 

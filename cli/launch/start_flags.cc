@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "data/batch_source.h"
-#include "server/checkpoint_check.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_check.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 namespace tandem::cli {
 namespace {

@@ -60,7 +60,7 @@ def _bytes_of(file: numpy.ndarray, path: str, entry: dict[str, Any]) -> numpy.nd
 
 
 def _read_range(path: str, data: numpy.ndarray) -> CheckpointRange:
-    """The bytes of a range file, which server/range_file.md describes. path: for errors."""
+    """The bytes of a range file (layout: server/checkpoint/range_file.md). path: for errors."""
     size = len(data)
     head = data[:_HEAD.itemsize].view(_HEAD)[0] if size >= _HEAD.itemsize else None
     if head is None or head["magic"] != b"TDRF" or head["format"] not in _MORE_BYTES:

@@ -4,7 +4,7 @@
   records.py OUT          # the folder of a run with staleness { record_updates: true }
   records.py --forge OUT  # forges the records in many ways, and checks that each forgery is found
 
-Shares no code with Tandem: docs/RESULTS.md has the meaning of summary.json, server/update_record.h the layout of records.
+Shares no code with Tandem: docs/RESULTS.md has the meaning of summary.json, server/record/update_record.h the layout of records.
 The records are added up, and compared with the counts of the servers and with those of the workers. If a run
 resumed with fewer servers or shards, a range number means different ranges before and after, so some checks are skipped.
 """

@@ -18,7 +18,7 @@
 #include "data/metrics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "server/update_record.h"
+#include "server/record/update_record.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 

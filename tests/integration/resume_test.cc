@@ -27,7 +27,7 @@
 #include "gtest/gtest.h"
 #include "job/job.h"
 #include "policies/kinds.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "tests/integration/kill_and_resume.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"

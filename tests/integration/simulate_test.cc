@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_compare.h"
+#include "server/checkpoint/checkpoint_compare.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 

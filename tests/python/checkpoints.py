@@ -413,7 +413,7 @@ def a_table_may_have_no_rows(saved, folder):
 
 
 def tables_with_limits_have_ages_and_candidates(folder):
-    """Files as server/range_file.md describes formats 2 and 3."""
+    """Files as server/checkpoint/range_file.md describes formats 2 and 3."""
     path = f"{folder}/limited.range"
     body = b"tsgd".ljust(8, b"\0") + struct.pack("<2q", 6, -9)  # names, keys
     body += struct.pack("<2f", 1.5, 2.5) + struct.pack("<2I", 7, 0)  # weights, ages

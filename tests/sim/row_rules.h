@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/random.h"
-#include "server/page_arena.h"
-#include "server/row_limits.h"
+#include "server/rows/page_arena.h"
+#include "server/rows/row_limits.h"
 #include "tests/sim/proof/checked_world.h"
 #include "tests/sim/sim_job.h"
 

@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "server/page_arena.h"
+#include "server/rows/page_arena.h"
 #include "tests/sim/proof/row_lives.h"
 #include "tests/sim/proof/toy_runner.h"
 #include "tests/sim/random_job.h"

@@ -437,6 +437,28 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
   }
 }
 
+// The rooms of server/ are floors, too: docs/ARCHITECTURE.md names them from the ground up.
+TEST_F(TidyTest, ARoomOfTheServerIncludesOnlyRoomsBelowIt) {
+  static const std::vector<std::string> rooms = {"rows/", "record/", "checkpoint/", ""};
+  const auto floor_of = [](const std::string& path) {
+    return std::find_if(rooms.begin(), rooms.end(), [&path](const std::string& room) {
+      return absl::StartsWith(path, absl::StrCat("server/", room));
+    });
+  };
+  static const std::regex include(R"re(^#include "(server/[^"]+)")re");
+  size_t includes = 0;
+  for (const SourceFile& file : *tree_) {
+    if (!IsCode(file) || FolderOf(file.path) != "server") continue;
+    for (const std::string& line : file.lines) {
+      std::smatch m;
+      if (!std::regex_search(line, m, include)) continue;
+      ++includes;
+      EXPECT_LE(floor_of(m[1]), floor_of(file.path)) << file.path << ": " << line;
+    }
+  }
+  EXPECT_GT(includes, 100u);
+}
+
 // ---- Modules of the Python package ----
 
 using Imports = std::map<std::string, std::set<std::string>>;  // by module

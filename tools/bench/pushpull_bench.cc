@@ -18,7 +18,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "client/client.h"
-#include "server/row_table.h"
+#include "server/rows/row_table.h"
 #include "tools/bench/endpoints.h"
 #include "tools/bench/lone_shard.h"
 #include "tools/bench/machine.h"

@@ -21,8 +21,8 @@
 #include "absl/time/time.h"
 #include "base/random.h"
 #include "optim/optimizer.h"
-#include "server/page_arena.h"
-#include "server/row_table.h"
+#include "server/rows/page_arena.h"
+#include "server/rows/row_table.h"
 #include "tools/bench/store_bench.h"
 
 namespace tandem::bench {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 
 namespace tandem::sim {
 

@@ -16,7 +16,7 @@
 #include "proto/frame.h"
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 #include "server/shard_core.h"
 
 namespace tandem::sim {

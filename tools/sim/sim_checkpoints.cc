@@ -4,7 +4,7 @@
 
 #include "base/no_room.h"
 #include "base/status_macros.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 
 namespace tandem::sim {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 #include "worker/dense/allreduce_gradients.h"
 
 namespace tandem::sim {

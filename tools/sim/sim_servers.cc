@@ -10,9 +10,9 @@
 #include "base/status_macros.h"
 #include "job/job_budget.h"
 #include "scheduler/deal_ranges.h"
-#include "server/checkpoint_directory.h"
-#include "server/replay.h"
-#include "server/row_copies.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/record/replay.h"
+#include "server/rows/row_copies.h"
 
 namespace tandem::sim {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/range_map.h"
-#include "server/memory_budget.h"
+#include "server/rows/memory_budget.h"
 #include "server/server_core.h"
 #include "server/shard_checkpoint.h"
 #include "server/shard_core.h"

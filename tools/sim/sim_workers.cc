@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/service_trace.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "worker/dense/load_dense.h"
 #include "worker/resume_position.h"
 

@@ -15,8 +15,8 @@
 
 #include "policies/order/update_order.h"
 #include "policies/policy.h"
-#include "server/measure.h"
-#include "server/update_record.h"
+#include "server/record/measure.h"
+#include "server/record/update_record.h"
 
 namespace tandem::sim {
 

@@ -15,7 +15,7 @@
 #include "absl/types/optional.h"
 #include "proto/wire.pb.h"
 #include "scheduler/scheduler_core.h"
-#include "server/order_file.h"
+#include "server/record/order_file.h"
 #include "tools/sim/checkpoint_files.h"
 #include "tools/sim/network.h"
 #include "worker/task_runner.h"
@@ -24,7 +24,7 @@ namespace tandem::sim {
 
 // A checkpoint of an earlier attempt of the run. The world resumes from it as a live run does.
 struct ResumeFrom {
-  std::string folder;             // on disk (server/checkpoint_directory.h)
+  std::string folder;             // on disk (server/checkpoint/checkpoint_directory.h)
   int64_t step = 0;               // Manifest::step
   RunRecord record;               // CheckpointReader::ReadRecord
   std::vector<uint64_t> held;     // by table: updates (worker, step, range) that it holds back
@@ -65,8 +65,8 @@ struct WorldOptions {
   bool resume_dense = false;
   // How many dead workers a supervisor starts again in their places, if the scheduler allows it.
   int replacements = 0;
-  // Each server has a memory budget (server/memory_budget.h) with so many bytes for rows, and as
-  // many more as held updates and copies need at most. 0: no budget. Rows of AT_BUDGET stop
+  // Each server has a memory budget (server/rows/memory_budget.h) with so many bytes for rows, and
+  // as many more as held updates and copies need at most. 0: no budget. Rows of AT_BUDGET stop
   // `row_slack` bytes earlier, because memory grows by pages and other tables may need it later.
   size_t row_bytes = 0, row_slack = 0;
   absl::Duration start_time = absl::Seconds(2);  // a new process registers at most this late

@@ -19,7 +19,7 @@
 #include "collectives/schedules/schedule.h"
 #include "job/job.h"
 #include "optim/optimizer.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 
 namespace tandem::worker {
 

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
-#include "server/manifest.h"
+#include "server/checkpoint/manifest.h"
 
 namespace tandem::worker {
 

@@ -13,7 +13,7 @@
 #include "collectives/rendezvous/rendezvous.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
-#include "server/manifest.h"
+#include "server/checkpoint/manifest.h"
 #include "worker/dense/deal_devices.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_steps.h"

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 
 namespace tandem::worker {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "job/job.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "worker/dense/dense_parameters.h"
 
 namespace tandem::worker {

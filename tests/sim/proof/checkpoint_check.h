@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 #include "tests/sim/proof/judge.h"
 #include "tools/sim/sim_context.h"
 

@@ -23,7 +23,7 @@
 #include "policies/policy.h"
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
-#include "server/update_record.h"
+#include "server/record/update_record.h"
 #include "tests/sim/proof/ledger.h"
 #include "tests/sim/proof/quorum_judge.h"
 #include "tests/sim/proof/toy_model.h"

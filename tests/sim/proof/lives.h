@@ -38,7 +38,7 @@
 #include "base/random.h"
 #include "job/job.h"
 #include "proto/range_map.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "tests/sim/proof/checked_world.h"
 #include "tests/sim/proof/ledger.h"
 #include "tests/sim/proof/sim_disk.h"

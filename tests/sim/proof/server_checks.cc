@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "server/row_limiter.h"
+#include "server/rows/row_limiter.h"
 
 namespace tandem {
 

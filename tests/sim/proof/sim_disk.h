@@ -1,6 +1,6 @@
 // The disk of a simulated run whose processes die. Checkpoints are written in the folders and by
-// the functions of live runs (server/checkpoint_directory.h), on a real disk. A process can die in
-// the middle of a file, or in the middle of a commit.
+// the functions of live runs (server/checkpoint/checkpoint_directory.h), on a real disk. A process
+// can die in the middle of a file, or in the middle of a commit.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TESTS_SIM_PROOF_SIM_DISK_H_
@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "job/job.h"
-#include "server/checkpoint_directory.h"
-#include "server/segment_file.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/segment_file.h"
 #include "tools/sim/checkpoint_files.h"
 
 namespace tandem {

@@ -1,7 +1,7 @@
 // What is said of a job that starts from a checkpoint of another one: each difference that gives
 // numbers another meaning is refused, each that a user may well want is said, both in one line that
 // has what the job says, what the checkpoint says, and what to do.
-#include "server/checkpoint_check.h"
+#include "server/checkpoint/checkpoint_check.h"
 
 #include <algorithm>
 #include <string>

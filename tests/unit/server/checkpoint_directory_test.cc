@@ -1,6 +1,6 @@
 // Folders of checkpoints: two checkpoints never mix, what is not whole is not loaded, and whatever
 // is refused is refused in one line that names the file.
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 
 #include <sys/file.h>
 #include <sys/inotify.h>
@@ -39,11 +39,11 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_compare.h"
+#include "server/checkpoint/checkpoint_compare.h"
+#include "server/checkpoint/segment_file.h"
 #include "server/checkpoint_load.h"
-#include "server/memory_budget.h"
-#include "server/page_arena.h"
-#include "server/segment_file.h"
+#include "server/rows/memory_budget.h"
+#include "server/rows/page_arena.h"
 #include "tests/source_path.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"

@@ -1,5 +1,5 @@
 // What lies in files as text: every number that matters is there, and a bad file gives one line.
-#include "server/inspect.h"
+#include "server/checkpoint/inspect.h"
 
 #include <unistd.h>
 
@@ -12,10 +12,10 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_directory.h"
-#include "server/order_file.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/segment_file.h"
 #include "server/range.h"
-#include "server/segment_file.h"
+#include "server/record/order_file.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"
 

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
 #include "server/range.h"
-#include "server/row_limiter.h"
+#include "server/rows/row_limiter.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/range_image.h"
 

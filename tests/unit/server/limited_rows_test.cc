@@ -1,6 +1,6 @@
 // Rows that come and go: a store with limits against a map of rows with clocks and counts, through
 // random calls, steps of the clock and copies in progress. Also the parts of the rules alone.
-#include "server/row_limiter.h"
+#include "server/rows/row_limiter.h"
 
 #include <algorithm>
 #include <cstring>
@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
-#include "server/row_table.h"
+#include "server/rows/row_table.h"
 #include "tests/test_seed.h"
 
 namespace tandem {

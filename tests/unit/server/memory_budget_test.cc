@@ -1,6 +1,6 @@
 // The memory budget of a server: exact at its limit, whoever takes; what it counts for a store that
 // grows, against what the system says; and the processes that share a host.
-#include "server/memory_budget.h"
+#include "server/rows/memory_budget.h"
 
 #include <atomic>
 #include <cstddef>
@@ -15,9 +15,9 @@
 #include "base/proc_files.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
-#include "server/page_arena.h"
-#include "server/row_copies.h"
-#include "server/row_table.h"
+#include "server/rows/page_arena.h"
+#include "server/rows/row_copies.h"
+#include "server/rows/row_table.h"
 #include "tests/sanitized.h"
 
 namespace tandem {

@@ -1,5 +1,5 @@
 // The order of updates as files: whole ones, and those that are not what they should be.
-#include "server/order_file.h"
+#include "server/record/order_file.h"
 
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/record_file.h"
+#include "server/record/record_file.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // The arena and the memory that grows in it: blocks do not overlap and read as zero, the counts are
 // exact, memory goes back, and a lack of memory is a status that changes nothing.
-#include "server/page_arena.h"
+#include "server/rows/page_arena.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -19,9 +19,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
-#include "server/growable_memory.h"
-#include "server/memory_budget.h"
-#include "server/row_table.h"
+#include "server/rows/growable_memory.h"
+#include "server/rows/memory_budget.h"
+#include "server/rows/row_table.h"
 #include "tests/sanitized.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/limited_child.h"

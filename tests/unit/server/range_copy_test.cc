@@ -1,6 +1,6 @@
 // The bytes of a copied range: those of a file that is made of sorted rows, for rows of any length
 // and number and in any order.
-#include "server/range_copy.h"
+#include "server/checkpoint/range_copy.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Range files: the bytes of the page, every damaged file refused, and loading into other ranges.
-#include "server/range_file.h"
+#include "server/checkpoint/range_file.h"
 
 #include <time.h>
 #include <unistd.h>

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "server/checkpoint/range_file.h"
 #include "server/range.h"
-#include "server/range_file.h"
 
 namespace tandem {
 

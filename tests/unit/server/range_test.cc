@@ -290,10 +290,10 @@ TEST_F(RangeTest, AStepMayBeSkipped) {
   Skip(0, 1);
   EXPECT_EQ(range_->progress().version, 2);
   EXPECT_EQ(Row(), 98);
-  EXPECT_EQ(range_->last_closed_samples(), 1u);
+  EXPECT_EQ(range_->ordered().order.last_closed_samples(), 1u);
   for (const int rank : {0, 1}) Give(rank, 2, 0, 0, /*rows=*/false);
   EXPECT_EQ(range_->progress().version, 3);
-  EXPECT_EQ(range_->last_closed_samples(), 0u);
+  EXPECT_EQ(range_->ordered().order.last_closed_samples(), 0u);
 }
 
 TEST_F(RangeTest, ASkippedStepHasItsPlaceInABatch) {

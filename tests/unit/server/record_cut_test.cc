@@ -1,5 +1,5 @@
 // The files of update records of a run that resumes with fewer servers or shards.
-#include "server/record_cut.h"
+#include "server/record/record_cut.h"
 
 #include <unistd.h>
 

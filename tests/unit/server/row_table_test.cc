@@ -1,6 +1,6 @@
 // The range store against the simplest thing that could work, and what it promises about memory:
 // how much it takes, when it moves, and that a steady state allocates nothing.
-#include "server/row_table.h"
+#include "server/rows/row_table.h"
 
 #include <sys/mman.h>
 
@@ -17,8 +17,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
-#include "server/row_index.h"
-#include "server/row_slabs.h"
+#include "server/rows/row_index.h"
+#include "server/rows/row_slabs.h"
 #include "tests/test_seed.h"
 #include "tests/unit/count_allocations.h"
 #include "tests/unit/server/sorted_keys.h"

@@ -1,6 +1,6 @@
 // Rows that programs write: removal from the index and the slabs against a map over random
 // operations, scans under change, and writes that count once.
-#include "server/row_writes.h"
+#include "server/rows/row_writes.h"
 
 #include <algorithm>
 #include <map>
@@ -15,8 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/optimizer.h"
-#include "server/row_index.h"
-#include "server/row_table.h"
+#include "server/rows/row_index.h"
+#include "server/rows/row_table.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/sorted_keys.h"
 

@@ -1,5 +1,5 @@
 // Segments: the bytes of the page, and what a writer leaves behind.
-#include "server/segment_file.h"
+#include "server/checkpoint/segment_file.h"
 
 #include <unistd.h>
 

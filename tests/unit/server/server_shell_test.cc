@@ -24,7 +24,7 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/segment_file.h"
+#include "server/checkpoint/segment_file.h"
 #include "tests/sanitized.h"
 #include "tests/unit/server/core_fixture.h"
 #include "transport/in_process.h"

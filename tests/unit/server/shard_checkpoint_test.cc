@@ -13,7 +13,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_directory.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/core_fixture.h"
 #include "tests/unit/server/range_image.h"

@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "job/job_budget.h"
-#include "server/row_copies.h"
+#include "server/rows/row_copies.h"
 #include "tests/sanitized.h"
 #include "tests/test_seed.h"
 #include "tests/unit/server/core_fixture.h"
@@ -439,7 +439,7 @@ class CountingOrder final : public server::TurnOrder {
   explicit CountingOrder(int64_t* decisions) : decisions_(*decisions) {}
 
   bool DecidedElsewhere() const override { return false; }
-  bool MayRead(const server::Range& range, const FrameHeader& read, uint32_t rows,
+  bool MayRead(const server::OrderedRange& range, const FrameHeader& read, uint32_t rows,
                int depth) const override {
     ++decisions_;
     return order_.MayRead(range, read, rows, depth);
@@ -448,12 +448,12 @@ class CountingOrder final : public server::TurnOrder {
   bool OnRead(const FrameHeader&, absl::Span<const SliceEntry>, const Frame&) override {
     return false;
   }
-  absl::StatusOr<bool> MayAdmit(const server::Range&, const FrameHeader&,
+  absl::StatusOr<bool> MayAdmit(const server::OrderedRange&, const FrameHeader&,
                                 server::HeldUpdate*) const override {
     return true;
   }
-  void OnAdmitted(const server::Range&, const FrameHeader&) override {}
-  int Awaited(const server::Range& range, const FrameHeader& waits) const override {
+  void OnAdmitted(const server::OrderedRange&, const FrameHeader&) override {}
+  int Awaited(const server::OrderedRange& range, const FrameHeader& waits) const override {
     return order_.Awaited(range, waits);
   }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "server/row_table.h"
+#include "server/rows/row_table.h"
 
 namespace tandem {
 
