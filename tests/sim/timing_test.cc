@@ -230,6 +230,26 @@ TEST(TimingTest, EveryUpdateIsAsOnAClusterWhereWorkersMeetNowAndThen) {
   }
 }
 
+// Sums and sync rounds that do not wait for all. Gradients and calls take a few messages more on a
+// cluster.
+TEST(TimingTest, SumsByQuorumAreAsOnACluster) {
+  constexpr int kSteps = 400;
+  const std::string rounds =
+      "synchroniser: LOCAL_SGD quorum_bound: 2 local_steps { sync_every: 4 quorum: 3 ";
+  for (const std::string& dense :
+       {std::string("synchroniser: ALLREDUCE quorum: SOLO quorum_bound: 4 "),
+        std::string("synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 4 "), rounds + "} ",
+        rounds + "grace_seconds: 0.01 } "}) {
+    SimJob job = OneRange("kind: ASP", kExponential, 6);
+    job.dense_on_servers = false;
+    job.dense = dense;
+    const Outcome with = WithRows(job, kSteps), without = WithoutRows(job, kSteps);
+    EXPECT_EQ(with.updates.size(), without.updates.size()) << dense;
+    EXPECT_EQ(with.report.samples_of, without.report.samples_of) << dense;
+    EXPECT_NEAR(without.report.seconds / with.report.seconds, 1, 0.02) << dense;
+  }
+}
+
 // Tables with policies of their own, one of them frozen.
 TEST(TimingTest, EachGroupHasItsPolicy) {
   SimJob job = OneRange("kind: ASP", kExponential);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "job/job_budget.h"
 #include "policies/properties.h"
+#include "tools/plan/pace.h"
 
 namespace tandem::plan {
 namespace {
@@ -42,7 +43,7 @@ Straggler SlowestOf(const Facts& facts) {
   return out;
 }
 
-double InStep(const Facts& facts) { return StepsPerSecond(facts, 0, 0); }
+double InStep(const Facts& facts) { return PaceOf(facts, {}, 0).steps_per_second; }
 
 // Steps a second if each step needs only its first `needed` workers, and the others stop at once.
 double WithBackups(const Facts& facts, int backups) {
@@ -90,7 +91,7 @@ void WarnOfStraggler(const std::string& name, const Policy& policy, const job::R
   const int bound = policy.kind() == Policy::DSSP ? policy.upper_bound() : policy.bound();
   const double in_step = InStep(facts);
   const double any = WithBound(plan, facts, absl::nullopt) / in_step;
-  const double on_servers = StepsPerSecond(facts, absl::nullopt, 0) / in_step;
+  const double on_servers = PaceOf(facts, {.bound = absl::nullopt}, 0).steps_per_second / in_step;
   const std::string other = plan.dense_table < 0
                                 ? absl::StrCat("dense ", job::DenseName(plan.job.dense()))
                                 : "tables on workers";

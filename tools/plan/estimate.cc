@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "policies/properties.h"
+#include "tools/plan/pace.h"
 #include "worker/dense/local_sgd.h"
 
 namespace tandem::plan {
@@ -416,64 +417,35 @@ std::string Estimate::limit() const {
   return server_link_limits ? "the links of servers" : "the links of workers";
 }
 
-double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest, int sync_every) {
-  const size_t workers = facts.step_seconds.size();
-  const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
-  if (steps == 0) return 0;
-  if (!bound.has_value() && sync_every == 0) {
-    double sum = 0;
-    for (const std::vector<double>& of : facts.step_seconds) {
-      const double took = std::accumulate(of.begin(), of.end(), rest * static_cast<double>(steps));
-      sum += static_cast<double>(steps) / std::max(took, kLeastSeconds);
-    }
-    return sum;
-  }
-  std::vector<double> end(workers, 0);
-  std::vector<double> slowest;  // [step]: the time at which the last worker ended it
-  const size_t ahead = bound.has_value() ? static_cast<size_t>(*bound) : steps;
-  for (size_t k = 0; k < steps; ++k) {
-    double released = k >= 1 + ahead ? slowest[k - 1 - ahead] : 0;
-    if (sync_every > 0 && k > 0 && k % static_cast<size_t>(sync_every) == 0) {
-      released = slowest[k - 1];
-    }
-    for (size_t r = 0; r < workers; ++r) {
-      end[r] = std::max(end[r], released) + facts.step_seconds[r][k] + rest;
-    }
-    slowest.push_back(*std::max_element(end.begin(), end.end()));
-  }
-  return static_cast<double>(workers * steps) / std::max(slowest.back(), kLeastSeconds);
-}
-
 namespace {
 
-// The rest of a step does not contain sums. A step may wait for a sum, but a late sum waits for
-// no step.
-QuorumPace PaceOf(const Facts& facts, const Strategy& strategy) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  QuorumSteps steps;
-  steps.every = strategy.every;
-  steps.ahead = strategy.bound;
-  steps.rest = Rest(facts, strategy, TrafficOf(facts, strategy, kNever)).serial;
-  steps.sum_seconds = OfAllReduce(facts, strategy.algorithm).Seconds(facts);
-  return PaceOf(facts, *strategy.quorum, steps);
+// A sum by quorum is no part of a step: a step may wait for a sum, but a late sum waits for no
+// step.
+Pace PaceOf(const Facts& facts, const Strategy& strategy, double rest, Pacer* pacer) {
+  Waits waits;
+  waits.bound = strategy.lockstep() ? absl::optional<int>(0) : strategy.bound;
+  if (strategy.dense != Table::REPLICATED) return pacer->Of(waits, rest);
+  if (strategy.every > 1 || strategy.quorum.has_value()) waits.every = strategy.every;
+  if (!strategy.quorum.has_value()) return pacer->Of(waits, rest);
+  waits.quorum = strategy.quorum;
+  return pacer->Of(waits, rest, OfAllReduce(facts, strategy.algorithm).Seconds(facts));
 }
 
-}  // namespace
-
-Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy) {
+Estimate EstimateWith(const Facts& facts, const Strategy& strategy, Pacer* pacer) {
   const bool by_quorum = strategy.dense == Table::REPLICATED && strategy.quorum.has_value();
-  const QuorumPace pace = by_quorum ? PaceOf(facts, strategy) : QuorumPace();
-  const StepTraffic traffic =
-      TrafficOf(facts, strategy, pace.sums > 0 ? 1 / pace.sums : strategy.every);
-  const RestOfStep rest = Rest(facts, strategy, traffic);
+  // The number of sums by quorum depends on the pace, so their traffic comes later.
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  StepTraffic traffic = TrafficOf(facts, strategy, by_quorum ? kNever : strategy.every);
+  RestOfStep rest = Rest(facts, strategy, traffic);
+  const Pace pace = PaceOf(facts, strategy, rest.serial, pacer);
+  if (by_quorum) {
+    traffic = TrafficOf(facts, strategy, 1 / pace.sums);
+    rest = Rest(facts, strategy, traffic);
+  }
   Estimate out;
   out.strategy = strategy;
-  const absl::optional<int> bound = strategy.lockstep() ? absl::optional<int>(0) : strategy.bound;
   const double workers = facts.workers;
-  const int sync_every =
-      strategy.dense == Table::REPLICATED && strategy.every > 1 ? strategy.every : 0;
-  double steps =
-      by_quorum ? pace.steps_per_second : StepsPerSecond(facts, bound, rest.serial, sync_every);
+  double steps = pace.steps_per_second;
   if (rest.least > 0 && steps > workers / rest.least) steps = workers / rest.least;
   out.samples_per_second = steps * facts.batch;
   out.compute_seconds = MeanCompute(facts);
@@ -494,6 +466,13 @@ Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy) {
   out.bytes_a_sample = traffic.sent / facts.batch;  // all that is sent is received
   AddMemory(facts, strategy, &out);
   return out;
+}
+
+}  // namespace
+
+Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy) {
+  Pacer pacer(facts);
+  return EstimateWith(facts, strategy, &pacer);
 }
 
 std::vector<Strategy> StrategiesOf(const Facts& facts) {
@@ -588,7 +567,10 @@ Facts WithSize(const Facts& facts, double times) {
 
 std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies) {
   std::vector<Estimate> out;
-  for (const Strategy& strategy : strategies) out.push_back(EstimateStrategy(facts, strategy));
+  Pacer pacer(facts);
+  for (const Strategy& strategy : strategies) {
+    out.push_back(EstimateWith(facts, strategy, &pacer));
+  }
   std::stable_sort(out.begin(), out.end(), [](const Estimate& a, const Estimate& b) {
     return a.samples_per_second > b.samples_per_second;
   });

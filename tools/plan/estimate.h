@@ -1,13 +1,8 @@
 // Estimates the time, traffic and memory of a step for a strategy: a placement of tables and dense
 // parameters, a policy and a synchroniser. Messages follow the alpha-beta model (Hockney 1994).
-// Waiting follows the recurrence
-//
-//   end(r, k) = max(end(r, k - 1), max over workers j of end(j, k - 1 - s)) + compute(r, k) + rest
-//
-// where workers may be s steps ahead of the slowest. With s = 0 workers take every step
-// together, and without s the policy is ASP. quorum_pace.h covers sums that do not wait for all
-// workers. The model leaves out the time of servers and of switches, and processors that several
-// processes share.
+// The simulator of times (pace.h) counts the waiting. A step takes its compute time and the rest of
+// the model there. The model leaves out the time of servers and of switches, and processors that
+// several processes share.
 //
 // Pure; any thread.
 #ifndef TANDEM_TOOLS_PLAN_ESTIMATE_H_
@@ -21,7 +16,7 @@
 #include "job/job.h"
 #include "proto/job.pb.h"
 #include "tools/plan/facts.h"
-#include "tools/plan/quorum_pace.h"
+#include "worker/dense/quorum_leader.h"
 
 namespace tandem::plan {
 
@@ -121,12 +116,6 @@ Facts WithSize(const Facts& facts, double times);
 
 // Estimates all `strategies`; the fastest comes first.
 std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies);
-
-// Steps a second, summed over all workers, if each worker may be `bound` steps ahead. Each step
-// takes `rest` seconds in addition to its compute time. All workers also wait for each other after
-// every `sync_every` steps; 0: never.
-double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest,
-                      int sync_every = 0);
 
 }  // namespace tandem::plan
 

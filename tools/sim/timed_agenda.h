@@ -22,6 +22,8 @@ inline Ticks TicksOf(absl::Duration duration) {
   return absl::IDivDuration(duration, absl::Nanoseconds(1) / 4, &rest);
 }
 
+inline absl::Duration DurationOf(Ticks ticks) { return ticks * (absl::Nanoseconds(1) / 4); }
+
 struct TimedEvent {
   enum class Kind : uint8_t {
     kReadArrives,
@@ -30,7 +32,9 @@ struct TimedEvent {
     kPushArrives,
     kProbeArrives,  // from a worker that may not start and asks how far the others are
     kWordArrives,   // an acknowledgement or the reply to a probe, at a worker that waits for it
-    kSummed         // an allreduce has ended on all workers
+    kSummed,        // a sum has ended on this worker; rank -1: on all workers
+    kNewsArrives,   // at rank 0, for a sum by quorum: a gradient, or no more (finished)
+    kGraceEnds      // of a sum by quorum
   };
   Ticks at = 0;
   uint64_t order = 0;  // events at the same time run in the order in which they were added
@@ -41,7 +45,7 @@ struct TimedEvent {
   // it covers.
   uint32_t extra = 0;
   Kind kind = Kind::kReadArrives;
-  bool finished = false;  // the last push of the worker
+  bool finished = false;  // the last push, or news, of the worker
 
   bool Before(const TimedEvent& other) const {
     return at != other.at ? at < other.at : order < other.order;

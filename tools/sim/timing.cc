@@ -16,15 +16,22 @@ constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 constexpr absl::Duration kProbePause = absl::Milliseconds(5);
 constexpr uint64_t kAskEvery = 1 << 14;  // events between two calls of `stopped`
 
-int64_t Every(const job::ResolvedJob& plan) {
-  const Dense& dense = plan.job.dense();
-  return dense.synchroniser() == Dense::ALLREDUCE ? 1 : dense.local_steps().sync_every();
-}
-
 bool PoliciesTell(const job::ResolvedJob& plan) {
   const bool lockstep = std::any_of(plan.groups.begin(), plan.groups.end(),
                                     [](const auto& group) { return group.properties.lockstep; });
-  return lockstep && plan.job.dense().synchroniser() != Dense::ALLREDUCE;
+  return lockstep &&
+         (plan.job.dense().synchroniser() != Dense::ALLREDUCE || job::SumsByQuorum(plan.job));
+}
+
+// The time of an allreduce with DIRECT, in which each worker sums a share.
+Ticks DirectTicks(const job::ResolvedJob& plan, const TimingOptions& options) {
+  Ticks takes = plan.workers() == 1 ? 0 : 2 * TicksOf(options.latency);
+  if (options.bytes_per_second > 0) {
+    const double others = 1.0 - 1.0 / plan.workers();
+    takes += static_cast<Ticks>(std::llround(2 * others * options.dense_bytes /
+                                             options.bytes_per_second * kTicksPerSecond));
+  }
+  return takes;
 }
 
 }  // namespace
@@ -51,12 +58,6 @@ absl::Status Timing::Check(const job::ResolvedJob& plan) {
     return absl::InvalidArgumentError(
         "table.placement: only tables on servers are timed without rows; leave it out");
   }
-  if (job::SumsByQuorum(plan.job)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(job::QuorumText(plan.job),
-                     ": only sums that wait for all workers are timed without rows; "
-                     "leave it out, or simulate with rows"));
-  }
   for (const job::GroupPlan& group : plan.trained_groups()) {
     if (!group.properties.keeps_rows) continue;
     return absl::InvalidArgumentError(
@@ -82,19 +83,23 @@ Timing::Timing(const job::ResolvedJob& plan, const TimingOptions& options)
       batch_(plan.job.train().batch_size()),
       replicas_(plan.dense_table < 0),
       policies_tell_(PoliciesTell(plan)),
-      every_(Every(plan)),
       slots_each_(plan.job.train().prefetch_steps() + plan.job.train().max_inflight_pushes() + 3),
       latency_(TicksOf(options.latency)),
       links_(plan.workers(), plan.servers(), latency_, options.bytes_per_second) {}
 
 absl::Status Timing::Init() {
   const auto workers = static_cast<size_t>(plan_.workers());
-  TANDEM_ASSIGN_OR_RETURN(times_, data::OpenStepTimesOfAll(plan_, options_.service_seed));
+  if (options_.step_ticks.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(times_, data::OpenStepTimesOfAll(plan_, options_.service_seed));
+  }
+  sums_.emplace(plan_, options_.sum_ticks.value_or(DirectTicks(plan_, options_)), latency_,
+                &agenda_);
+  ended_.resize(workers);
   const StepOrder::Options order = {depth_, slots_each_, plan_.job.train().max_inflight_pushes(),
                                     plan_.lockstep};
   StepOrder::Epoch epoch;
   epoch.limit = options_.steps;
-  epoch.syncs_at_end = replicas_ && policies_tell_;
+  epoch.syncs_at_end = replicas_ && policies_tell_ && !sums_->by_quorum();
   workers_.assign(workers, Worker(order));
   for (Worker& w : workers_) w.order.Begin(epoch);
   slots_.resize(workers * static_cast<size_t>(slots_each_));
@@ -171,7 +176,11 @@ void Timing::Dispatch(const Event& event) {
       worker(event.rank).order.OnOpenStep(event.step);
       return Advance(event.rank);
     case Kind::kSummed:
-      return OnSummed();
+      return OnSummed(event.rank);
+    case Kind::kNewsArrives:
+      return sums_->OnNews(event);
+    case Kind::kGraceEnds:
+      return sums_->Begin();
   }
 }
 
@@ -195,6 +204,7 @@ bool Timing::AdvanceOnce(int rank) {
       break;
     case StepOrder::Act::kEnd:
       order.End();
+      sums_->Leave(rank);
       break;
     case StepOrder::Act::kSkip:
       Skip(rank);
@@ -209,6 +219,7 @@ bool Timing::AdvanceOnce(int rank) {
       StartCompute(rank);
       break;
     case StepOrder::Act::kFinish:
+      if (HasSamples(order.step())) ended_[static_cast<size_t>(rank)] = agenda_.now();
       order.Finish(nobody_);
       break;
   }
@@ -235,6 +246,7 @@ void Timing::Skip(int rank) {
   PushEmpty(rank, to - 1, /*finished=*/false);
   w.order.Skip(to);
   ++w.life;  // prefetched rows are pulled again
+  if (sums_->Skip(rank, to - 1)) w.order.AwaitSkipped();
 }
 
 void Timing::Fetch(int rank) {
@@ -276,17 +288,22 @@ void Timing::StartCompute(int rank) {
   Worker& w = worker(rank);
   w.order.Start();
   if (!HasSamples(w.order.step())) return;
-  const job::StepTimes& times = times_[static_cast<size_t>(rank)];
-  absl::Duration takes = times.any() ? times.Of(w.order.step()) : options_.compute;
-  if (!options_.least_compute.empty()) {
-    takes = std::max(takes, options_.least_compute[static_cast<size_t>(rank)]);
-  }
-  const Ticks ticks = TicksOf(takes);
-  w.computes = ticks;
+  w.computes = TakesOf(rank, w.order.step());
   Event computed;
   computed.kind = Kind::kComputed;
   computed.rank = rank;
-  agenda_.Put(agenda_.now() + ticks, computed);
+  agenda_.Put(agenda_.now() + w.computes, computed);
+}
+
+Ticks Timing::TakesOf(int rank, int64_t step) const {
+  const auto r = static_cast<size_t>(rank);
+  if (!options_.step_ticks.empty()) {
+    const std::vector<Ticks>& ticks = options_.step_ticks[r];
+    return ticks[static_cast<size_t>(step) % ticks.size()];
+  }
+  const absl::Duration takes = times_[r].any() ? times_[r].Of(step) : options_.compute;
+  return TicksOf(options_.least_compute.empty() ? takes
+                                                : std::max(takes, options_.least_compute[r]));
 }
 
 void Timing::Ask(int rank) {
@@ -319,40 +336,20 @@ void Timing::AfterCompute(int rank) {
     w.computed += w.computes;
     ++steps_since_;
   }
-  const bool meets = replicas_ && Meets(w.order);
+  const bool meets = replicas_ && sums_->Meets(w.order);
   w.order.Pushed(/*waits=*/meets);
-  if (meets) BeginSum();
+  if (meets) sums_->Enter(rank, step);
 }
 
-// Whether workers wait for each other at this step: every `every` steps, and at each step
-// before `warmup_steps`. They also do in the step after the policies have told the end.
-bool Timing::Meets(const StepOrder& order) const {
-  const int64_t from = plan_.job.dense().local_steps().warmup_steps();
-  const int64_t step = order.step();
-  return order.last() || step < from || (step - from + 1) % every_ == 0;
-}
-
-// The last worker starts the sum. The others wait for its gradient and for the sum. Times are those
-// of DIRECT, in which each worker sums a share.
-void Timing::BeginSum() {
-  if (++summing_ < plan_.workers()) return;
-  Event summed;
-  summed.kind = Kind::kSummed;
-  Ticks takes = plan_.workers() == 1 ? 0 : 2 * latency_;
-  if (options_.bytes_per_second > 0) {
-    const double others = 1.0 - 1.0 / plan_.workers();
-    takes += static_cast<Ticks>(std::llround(2 * others * options_.dense_bytes /
-                                             options_.bytes_per_second * kTicksPerSecond));
+void Timing::OnSummed(int rank) {
+  if (rank >= 0) {
+    worker(rank).order.OnSynchronised();
+    return Advance(rank);
   }
-  agenda_.Put(agenda_.now() + takes, summed);
-}
-
-void Timing::OnSummed() {
   nobody_ = steps_since_ == 0 && !policies_tell_;
-  summing_ = 0;
   steps_since_ = 0;
   for (Worker& w : workers_) w.order.OnSynchronised();
-  for (int rank = 0; rank < plan_.workers(); ++rank) Advance(rank);
+  for (int each = 0; each < plan_.workers(); ++each) Advance(each);
 }
 
 void Timing::PushEmpty(int rank, int64_t to, bool finished) {
@@ -524,9 +521,7 @@ void Timing::CountWait(int rank, Ticks since, int freed_by) {
 
 // ---- results ----------------------------------------------------------------------------------
 
-absl::Duration Timing::elapsed() const {
-  return std::max(agenda_.now(), cut_at_) * (absl::Nanoseconds(1) / 4);
-}
+absl::Duration Timing::elapsed() const { return DurationOf(std::max(agenda_.now(), cut_at_)); }
 
 namespace {
 

@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "job/job.h"
 #include "job/step_time.h"
 #include "policies/policy.h"
@@ -35,6 +36,7 @@
 #include "tools/sim/timed_agenda.h"
 #include "tools/sim/timed_links.h"
 #include "tools/sim/timed_range.h"
+#include "tools/sim/timed_sums.h"
 #include "worker/step_order.h"
 
 namespace tandem::sim {
@@ -46,6 +48,10 @@ struct TimingOptions {
   // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
   std::vector<absl::Duration> least_compute;  // by rank: least time of a step; empty: no minimum
+  // By rank, then by step, and again from the first one: the whole time of a step, in place of the
+  // two above and of the job's step times; empty: not given.
+  std::vector<std::vector<Ticks>> step_ticks;
+  absl::optional<Ticks> sum_ticks;                   // of a sum, in place of its messages
   absl::Duration latency = absl::Microseconds(100);  // of every frame
   double bytes_per_second = 0;                       // of each process and direction; 0: no limit
   double step_bytes = 0;   // of the rows that a step pulls, and of the gradients that it pushes
@@ -73,6 +79,9 @@ class Timing {
   // its push.
   const std::vector<double>& waited() const { return waited_; }
   const std::vector<double>& awaited() const { return awaited_; }
+  // By rank: when the last step with samples was over.
+  const std::vector<Ticks>& ended() const { return ended_; }
+  int64_t sums() const { return sums_->begun(); }  // of dense replicas
   uint64_t event_count() const { return agenda_.taken(); }
   absl::Duration elapsed() const;
 
@@ -137,8 +146,8 @@ class Timing {
   void StartRead(int rank);
   void StartCompute(int rank);
   void AfterCompute(int rank);
-  void BeginSum();
-  void OnSummed();
+  Ticks TakesOf(int rank, int64_t step) const;
+  void OnSummed(int rank);
   void OnRows(const Event& event);
   void Ask(int rank);
   void TakeAcks(int rank);
@@ -146,7 +155,6 @@ class Timing {
   void AwaitWord(int rank);
   void PushEmpty(int rank, int64_t to, bool finished);
   bool HasSamples(int64_t step) const { return step < options_.steps; }
-  bool Meets(const StepOrder& order) const;
 
   // Servers.
   void OnRead(const Event& event);
@@ -169,7 +177,6 @@ class Timing {
   const int64_t batch_;
   const bool replicas_;       // dense parameters are replicated
   const bool policies_tell_;  // policies report the end of an epoch
-  const int64_t every_;       // steps between two allreduces
   const int slots_each_;
   const Ticks latency_;
   TimedLinks links_;
@@ -178,9 +185,10 @@ class Timing {
   Ticks cut_at_ = 0;  // the limit, if it ended the run; else 0
   std::vector<Group> groups_;
   std::vector<Worker> workers_;
-  std::vector<Slot> slots_;              // [workers, slots_each_]
-  int done_ = 0;                         // workers that have ended
-  int summing_ = 0;                      // workers that wait in the current allreduce
+  std::vector<Slot> slots_;   // [workers, slots_each_]
+  int done_ = 0;              // workers that have ended
+  std::vector<Ticks> ended_;  // by rank
+  absl::optional<TimedSums> sums_;
   int64_t steps_since_ = 0;              // steps with samples of all workers since the last one
   bool nobody_ = false;                  // the last one has told that no worker had samples
   std::vector<Ticks> waits_counted_to_;  // by rank

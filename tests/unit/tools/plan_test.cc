@@ -17,6 +17,7 @@
 #include "tools/plan/advice.h"
 #include "tools/plan/estimate.h"
 #include "tools/plan/facts.h"
+#include "tools/plan/pace.h"
 #include "worker/dense/quorum_leader.h"
 
 namespace tandem {
@@ -352,12 +353,16 @@ Facts Drawn(uint64_t seed, double (*draw)(Random*, int rank)) {
   return facts;
 }
 
+double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest, int every = 0) {
+  return plan::PaceOf(facts, {bound, every}, rest).steps_per_second;
+}
+
 // Eight workers, steps a second beside those of BSP: figures of simulations of the policies (Ho et
-// al. 2013 for the bound), which the recurrence must meet.
-TEST(StepsPerSecondTest, StragglersCostWhatTheyCost) {
+// al. 2013 for the bound).
+TEST(PaceTest, StragglersCostWhatTheyCost) {
   const uint64_t seed = TestSeed();
   const auto relative = [](const Facts& facts, absl::optional<int> bound) {
-    return plan::StepsPerSecond(facts, bound, 0) / plan::StepsPerSecond(facts, 0, 0);
+    return StepsPerSecond(facts, bound, 0) / StepsPerSecond(facts, 0, 0);
   };
   const Facts exponential =
       Drawn(seed, [](Random* random, int) { return -std::log(1 - random->NextDouble()); });
@@ -374,17 +379,17 @@ TEST(StepsPerSecondTest, StragglersCostWhatTheyCost) {
 }
 
 // Workers that meet wait for each other then, and for nobody between.
-TEST(StepsPerSecondTest, SyncRoundsEvenStepsOut) {
+TEST(PaceTest, SyncRoundsEvenStepsOut) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {{1, 3, 1, 3}, {3, 1, 3, 1}};
   const auto steps = [&](int sync_every) {
-    return plan::StepsPerSecond(facts, absl::nullopt, 0, sync_every);
+    return StepsPerSecond(facts, absl::nullopt, 0, sync_every);
   };
-  EXPECT_DOUBLE_EQ(plan::StepsPerSecond(facts, 0, 0), 8.0 / 12);
-  EXPECT_DOUBLE_EQ(steps(1), 8.0 / 12);
-  EXPECT_DOUBLE_EQ(steps(2), 1);
-  EXPECT_DOUBLE_EQ(steps(0), 1);
+  EXPECT_NEAR(StepsPerSecond(facts, 0, 0), 8.0 / 12, 1e-12);
+  EXPECT_NEAR(steps(1), 8.0 / 12, 1e-12);
+  EXPECT_NEAR(steps(2), 1, 1e-12);
+  EXPECT_NEAR(steps(0), 1, 1e-12);
 }
 
 QuorumLeader::Options QuorumOf(Dense::Quorum rule, int count, int bound, double grace,
@@ -393,74 +398,70 @@ QuorumLeader::Options QuorumOf(Dense::Quorum rule, int count, int bound, double 
 }
 
 // SyncRounds of all of them are those that wait for all.
-TEST(QuorumPaceTest, WithAllOfThemItIsTheRecurrence) {
+TEST(PaceTest, AQuorumOfAllWaitsForAll) {
   Facts facts = Drawn(TestSeed(), [](Random* random, int) { return random->NextDouble(); });
   for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
   for (const int every : {1, 5}) {
-    const plan::QuorumPace pace = plan::PaceOf(facts, QuorumOf(Dense::ALL, facts.workers, 4, 0),
-                                               {every, absl::nullopt, 0.25, 0});
-    const double want = plan::StepsPerSecond(facts, absl::nullopt, 0.25, every);
+    const plan::Pace pace = plan::PaceOf(
+        facts, {absl::nullopt, every, QuorumOf(Dense::ALL, facts.workers, 4, 0)}, 0.25);
+    const double want = StepsPerSecond(facts, absl::nullopt, 0.25, every);
     EXPECT_NEAR(pace.steps_per_second, want, 1e-6 * want);
     EXPECT_DOUBLE_EQ(pace.sums, 1.0 / every);
   }
 }
 
 // Two workers, of which one takes three times as long.
-TEST(QuorumPaceTest, WhoWaitsForWhom) {
+TEST(PaceTest, WhoWaitsForWhom) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {std::vector<double>(12, 1), std::vector<double>(12, 3)};
-  const auto pace = [&](const QuorumLeader::Options& quorum, const plan::QuorumSteps& steps) {
-    return plan::PaceOf(facts, quorum, steps);
+  const auto pace = [&](Dense::Quorum rule, double sum_seconds) {
+    return plan::PaceOf(facts, {absl::nullopt, 1, QuorumOf(rule, 0, 12, 0)}, 0, sum_seconds);
   };
-  const absl::optional<int> any;
   // The slow one has 36 s to go, whatever the other does. All sums are the quick one's.
-  const plan::QuorumPace solo = pace(QuorumOf(Dense::SOLO, 0, 12, 0), {1, any, 0, 0});
+  const plan::Pace solo = pace(Dense::SOLO, 0);
   EXPECT_NEAR(solo.steps_per_second, 24.0 / 36, 1e-6);
   EXPECT_DOUBLE_EQ(solo.sums, 1);
   // Nobody waits, but that a sum takes half a second: for the quick one's steps of 1 s in vain, as
   // the slow one's end is the end. Where all wait for all, each step takes it.
-  EXPECT_NEAR(pace(QuorumOf(Dense::SOLO, 0, 12, 0), {1, any, 0, 0.5}).steps_per_second, 24.0 / 36.5,
-              0.01);
-  EXPECT_NEAR(pace(QuorumOf(Dense::MAJORITY, 0, 12, 0), {1, any, 0, 0.5}).steps_per_second,
-              24.0 / 42, 1e-6);
+  EXPECT_NEAR(pace(Dense::SOLO, 0.5).steps_per_second, 24.0 / 36.5, 0.01);
+  EXPECT_NEAR(pace(Dense::MAJORITY, 0.5).steps_per_second, 24.0 / 42, 1e-6);
 }
 
 // Who may not be further ahead of the slowest, as beside tables under a bound, begins when the
 // slowest comes, but not before the sum has ended with which it goes on: here that of the step
 // before, which takes ten seconds. (The first sum waits two more, until both have come.)
-TEST(QuorumPaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
+TEST(PaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {std::vector<double>(12, 1), std::vector<double>(12, 3)};
-  const plan::QuorumPace pace = plan::PaceOf(facts, QuorumOf(Dense::SOLO, 0, 12, 0), {1, 0, 0, 10});
+  const plan::Pace pace = plan::PaceOf(facts, {0, 1, QuorumOf(Dense::SOLO, 0, 12, 0)}, 0, 10);
   EXPECT_NEAR(pace.steps_per_second, 24.0 / (12 * (1 + 10) + 2), 1e-6);
   EXPECT_DOUBLE_EQ(pace.sums, 1);
 }
 
 // A thousand workers, of whom all but one stand at the bound of tables: looking for the slowest
 // once more for each of them, whoever takes a step, took 23 s.
-TEST(QuorumPaceTest, ManyWhoAreHeldCostNoMoreThanOne) {
+TEST(PaceTest, ManyWhoAreHeldCostNoMoreThanOne) {
   constexpr int kWorkers = 1000, kSteps = 40;
   Facts facts;
   facts.workers = kWorkers;
   facts.step_seconds.assign(kWorkers, std::vector<double>(kSteps, 1));
   facts.step_seconds[0].assign(kSteps, 3);
   const std::clock_t begin = std::clock();
-  const plan::QuorumPace pace =
-      plan::PaceOf(facts, QuorumOf(Dense::SOLO, 0, kSteps, 0), {1, 1, 0, 0});
+  const plan::Pace pace = plan::PaceOf(facts, {1, 1, QuorumOf(Dense::SOLO, 0, kSteps, 0)}, 0);
   EXPECT_NEAR(pace.steps_per_second, kWorkers / 3.0, 1e-6 * kWorkers);
   EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
 }
 
 // absl::Time ends after 9.2e18 s, and what is beyond comes in its order all the same.
-TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
+TEST(PaceTest, StepsOfAnyLengthEnd) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {std::vector<double>(12, 1e19), std::vector<double>(12, 3e19)};
   for (const double grace : {0.0, 1.0, 1e300}) {
-    const plan::QuorumPace pace =
-        plan::PaceOf(facts, QuorumOf(Dense::ALL, 1, 12, grace), {1, absl::nullopt, 0, 0});
+    const plan::Pace pace =
+        plan::PaceOf(facts, {absl::nullopt, 1, QuorumOf(Dense::ALL, 1, 12, grace)}, 0);
     EXPECT_NEAR(pace.steps_per_second, 24.0 / 36e19, 1e-6 / 1e19) << grace;
   }
 }
@@ -468,25 +469,25 @@ TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
 // As for a study, which says what it would be with more workers and with fewer
 // (tools/study/run_model.cc). Each step is long for one of the two, so that it takes 3 s where both
 // wait for each other, else 2 s.
-TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
+TEST(PaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
   Facts facts;
   facts.workers = 2;
   facts.step_seconds = {{1, 3, 1, 3, 1, 3}, {3, 1, 3, 1, 3, 1}};
   for (const int count : {2, 3, 5, 64}) {
-    const plan::QuorumPace pace =
-        plan::PaceOf(facts, QuorumOf(Dense::ALL, count, 6, 0), {1, {}, 0, 0});
+    const plan::Pace pace =
+        plan::PaceOf(facts, {absl::nullopt, 1, QuorumOf(Dense::ALL, count, 6, 0)}, 0);
     EXPECT_NEAR(pace.steps_per_second, 12.0 / 18, 1e-6) << count;
     EXPECT_DOUBLE_EQ(pace.sums, 1) << count;
   }
 }
 
 // A grace without end waits for all.
-TEST(QuorumPaceTest, TheLessIsWaitedForTheFasterTheyAre) {
+TEST(PaceTest, TheLessIsWaitedForTheFasterTheyAre) {
   Facts facts =
       Drawn(TestSeed(), [](Random* random, int) { return -std::log(1 - random->NextDouble()); });
   for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
   const auto speed = [&](int count, double grace) {
-    return plan::PaceOf(facts, QuorumOf(Dense::ALL, count, 4, grace), {2, absl::nullopt, 0, 0})
+    return plan::PaceOf(facts, {absl::nullopt, 2, QuorumOf(Dense::ALL, count, 4, grace)}, 0)
         .steps_per_second;
   };
   const double all = speed(8, 0);
