@@ -127,6 +127,46 @@ TEST_F(PlanCommandTest, NoSpeedsOfAHostWhoseProcessorsAreShared) {
   EXPECT_THAT(plan_by(near), Not(HasSubstr("no speeds")));
 }
 
+// The rows and the model of a program: 4 steps pushed 160 rows of 4 floats with their ids, and a
+// sum has 100 parameters.
+TEST_F(PlanCommandTest, ARunOfAProgramTellsItsSizes) {
+  TemporaryFolder folder;
+  const std::string job = folder.File("program.textproto");
+  const std::string summary = R"({"workers": 2, "servers": 1, "samples": 32, "seconds": 1,
+    "by_worker": [{"steps": 2, "samples": 16, "computed_seconds": 0.02},
+                  {"steps": 2, "samples": 16, "computed_seconds": 0.02}],
+    "tables": {"t": {"rows": 50, "memory_bytes": 5000, "placement": "servers"}},
+    "bytes": {"push": 3840})";
+  const auto plan = [&](const std::string& model, const std::string& more) {
+    WriteTextFile(job,
+                  "cluster { workers: 2 servers: 1 } data { format: PROGRAM } "
+                  "table { name: \"t\" dim: 4 field: \"f\" optimizer { kind: SGD learning_rate: 1 "
+                  "} } policy { kind: BSP } "
+                  "train { batch_size: 8 } dense { optimizer { kind: PROGRAM } } " +
+                      model);
+    WriteTextFile(folder.File("summary.json"), summary + more + "}");
+    return RunProgram({ProgramPath("tandem"), "plan", job, "--calibrate", folder.File("")});
+  };
+  const RunResult known =
+      plan("model { program {} }", R"(, "collectives": {"gradient_bytes": 400})");
+  EXPECT_TRUE(known.ok()) << known.DebugString();
+  EXPECT_THAT(known.output, AllOf(HasSubstr("dense: 100 parameters"),
+                                  HasSubstr("table t: a step touches 40 rows by 40 ids; 50 rows")));
+  const RunResult unknown = plan("model { program {} }", "");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.output, MatchesRegex("tandem plan: model: [^\n]* at least 2 workers with "
+                                           "--calibrate\n"));
+  const RunResult alone = RunProgram({ProgramPath("tandem"), "plan", job});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.output, MatchesRegex("tandem plan: data.format: [^\n]* with --calibrate\n"));
+  const RunResult timed =
+      RunProgram({ProgramPath("tandem"), "simulate", job, "--timing-only", "--steps", "10",
+                  "--calibrate", folder.File(""), "--out", folder.File("timed")});
+  EXPECT_TRUE(timed.ok()) << timed.DebugString();
+  const auto simulated = nlohmann::json::parse(ReadTextFile(folder.File("timed/summary.json")));
+  EXPECT_EQ(simulated["simulated"]["compute_seconds"], nlohmann::json({0.01, 0.01}));
+}
+
 TEST_F(PlanCommandTest, WhatCannotBePlannedIsSaidInOneLine) {
   const auto expect_refused = [](const RunResult& result, const std::string& why) {
     EXPECT_EQ(result.exit_code, 2) << result.DebugString();

@@ -19,6 +19,26 @@ namespace {
 constexpr int kBatches = 8;      // read to count the rows that a step touches
 constexpr int64_t kSteps = 400;  // drawn from fault_injection.slow_workers, for each worker
 
+bool BringsRows(const job::ResolvedJob& plan) { return plan.job.data().format() == Data::PROGRAM; }
+// Whether only the process that has the model knows its size.
+bool BringsModel(const job::ResolvedJob& plan) {
+  return plan.job.model().has_script() || plan.job.model().has_program();
+}
+
+absl::Status CheckKnown(const job::ResolvedJob& plan, const Assumed& assumed) {
+  if (BringsRows(plan) && assumed.push_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        "data.format: only the program knows how many rows a step touches; hint: name the folder "
+        "of a live run of this job with --calibrate");
+  }
+  if (BringsModel(plan) && assumed.dense_parameters <= 0) {
+    return absl::InvalidArgumentError(
+        "model: only the worker that opens the model knows its dense parameters; hint: name the "
+        "folder of a live run of this job with at least 2 workers with --calibrate");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
                           optim::NewRowOptimizer(config));
@@ -64,6 +84,13 @@ absl::Status CountRows(const job::ResolvedJob& plan, Facts* facts) {
   return absl::OkStatus();
 }
 
+void ShareRows(double push_bytes, Facts* facts) {
+  double bytes = 0;  // of one row of each table
+  for (const TableFacts& table : facts->tables)
+    bytes += sizeof(uint64_t) + table.dim * sizeof(float);
+  for (TableFacts& table : facts->tables) table.rows_a_step = table.ids_a_step = push_bytes / bytes;
+}
+
 absl::Status DrawSteps(const job::ResolvedJob& plan, const Assumed& assumed, Facts* facts) {
   for (int rank = 0; rank < plan.workers(); ++rank) {
     TANDEM_ASSIGN_OR_RETURN(const job::StepTimes times,
@@ -79,22 +106,8 @@ absl::Status DrawSteps(const job::ResolvedJob& plan, const Assumed& assumed, Fac
 
 }  // namespace
 
-absl::Status CheckKnown(const job::ResolvedJob& plan) {
-  if (plan.job.model().has_script()) {
-    return absl::InvalidArgumentError(
-        "model.script: the cost of this job cannot be predicted: only a worker that opens the "
-        "module knows its size; expected a compiled model");
-  }
-  if (plan.job.data().format() == Data::PROGRAM) {
-    return absl::InvalidArgumentError(
-        "data.format: the cost of this job cannot be predicted: only the program knows its rows, "
-        "and so how many rows of a table a step touches; expected data in files");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& assumed) {
-  TANDEM_RETURN_IF_ERROR(CheckKnown(plan));
+  TANDEM_RETURN_IF_ERROR(CheckKnown(plan, assumed));
   Facts facts;
   facts.workers = plan.workers();
   facts.servers = plan.server_processes();
@@ -102,7 +115,8 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
   facts.depth = plan.job.train().prefetch_steps();
   facts.latency_seconds = assumed.latency_seconds;
   facts.bytes_per_second = assumed.bytes_per_second;
-  facts.dense_parameters = static_cast<double>(job::MostDenseParameters(plan));
+  facts.dense_parameters = BringsModel(plan) ? assumed.dense_parameters
+                                             : static_cast<double>(job::MostDenseParameters(plan));
   constexpr int kBlock = 1024;
   TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(plan.job.dense().optimizer(), kBlock));
   facts.dense_bytes_a_parameter = sizeof(float) * (1 + dense_slots / kBlock);
@@ -121,7 +135,11 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     out.rows = measured->second.rows;
     out.bytes_a_row = measured->second.bytes / out.rows;
   }
-  TANDEM_RETURN_IF_ERROR(CountRows(plan, &facts));
+  if (BringsRows(plan)) {
+    ShareRows(assumed.push_bytes, &facts);
+  } else {
+    TANDEM_RETURN_IF_ERROR(CountRows(plan, &facts));
+  }
   TANDEM_RETURN_IF_ERROR(DrawSteps(plan, assumed, &facts));
   return facts;
 }

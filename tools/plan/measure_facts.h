@@ -25,16 +25,16 @@ struct Assumed {
     double rows = 0, bytes = 0;
   };
   std::map<std::string, Rows> rows;
+  // From an earlier run, for jobs whose program or module knows them; 0: unknown.
+  double dense_parameters = 0;
+  double push_bytes = 0;  // of a step of one worker: gradients of rows, with their ids
 };
-
-// INVALID_ARGUMENT for a job whose costs are unknown before it runs: a program brings the rows, or
-// the model is a module in a file.
-absl::Status CheckKnown(const job::ResolvedJob& plan);
 
 // Reads some batches of the first worker's training rows. A step takes the seconds of `assumed`, or
 // those of the job's fault_injection.slow_workers if these are more. Tables without rows in
 // `assumed` have the job's expected_rows. Frozen tables have no rows then, because only updates
-// create rows. Errors: reading the data, and CheckKnown.
+// create rows. If a program brings the rows, each table has the same share of the rows that a step
+// touches. Errors: reading the data, and sizes that neither the job nor `assumed` contains.
 absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& assumed);
 
 }  // namespace tandem::plan

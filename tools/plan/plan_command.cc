@@ -60,6 +60,8 @@ absl::StatusOr<Assumed> AssumedBy(const PlanFlags& flags, const job::ResolvedJob
     std::printf("by %s, with %s: %.3g ms is assumed\n", live->folder.c_str(), live->untold.c_str(),
                 1000 * assumed.latency_seconds);
   }
+  assumed.dense_parameters = live->dense_parameters;
+  assumed.push_bytes = live->push_bytes;
   for (const auto& [table, measured] : live->tables) {
     assumed.rows[table] = {measured.rows, measured.bytes};
   }

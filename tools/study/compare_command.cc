@@ -31,7 +31,6 @@
 #include "node/transport_choice.h"
 #include "scheduler/summary.h"
 #include "tools/doctor/doctor_gather.h"
-#include "tools/plan/measure_facts.h"
 #include "tools/sim/command/simulator.h"
 #include "tools/study/figures.h"
 #include "tools/study/json_value.h"
@@ -285,7 +284,6 @@ absl::StatusOr<Manifest> Prepare(const std::string& file) {
   TANDEM_ASSIGN_OR_RETURN(manifest.plan, ReadStudyFile(file));
   const Study& study = manifest.plan.study;
   TANDEM_RETURN_IF_ERROR(CheckAllRuns(manifest.plan, [&](const job::ResolvedJob& plan) {
-    if (study.has_network()) TANDEM_RETURN_IF_ERROR(plan::CheckKnown(plan));  // its model
     if (study.has_simulate())
       TANDEM_RETURN_IF_ERROR(sim::CheckFlags(FlagsOf(study.simulate()), plan));
     const bool simulated = study.twin() || study.has_simulate();

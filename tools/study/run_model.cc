@@ -51,13 +51,17 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
   role.job = study::RunJobFile(folder);
   TANDEM_ASSIGN_OR_RETURN(job::ResolvedJob plan, node::PlanOf(role));
   // As in a new run, the statistics are those of the training rows.
-  data::ClearMeasured(plan.job.mutable_data());
-  TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
+  if (plan.job.data().format() != Data::PROGRAM) {
+    data::ClearMeasured(plan.job.mutable_data());
+    TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
+  }
   TANDEM_ASSIGN_OR_RETURN(const sim::Calibration live, sim::ReadCalibration(folder, plan));
   plan::Assumed assumed;
   assumed.compute_seconds = live.compute_seconds;
   assumed.latency_seconds = network.latency_seconds();
   assumed.bytes_per_second = network.bytes_per_second();
+  assumed.dense_parameters = live.dense_parameters;
+  assumed.push_bytes = live.push_bytes;
   TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(plan, assumed));
   const plan::Strategy strategy = plan::StrategyOf(plan, colocate_servers);
   const double rows = static_cast<double>(facts.workers) * facts.batch;

@@ -67,13 +67,31 @@ struct Steps {
   double steps = 0, computed = 0, samples = 0;
 };
 
-// Compute seconds of a step with `batch` rows.
-double StepSeconds(const Steps& of, int batch) {
+// A total of all steps, for a step with `batch` rows.
+double OfStep(double total, const Steps& of, int batch) {
   if (of.steps < 1 || of.samples < 1) return 0;
   // The last batch of an epoch is shorter, so a slightly smaller mean still means the same batch.
   const double rows = of.samples / of.steps;
   const bool same = rows <= batch && rows > 0.8 * batch;
-  return of.computed / of.steps * (same ? 1 : batch / rows);
+  return total / of.steps * (same ? 1 : batch / rows);
+}
+double StepSeconds(const Steps& of, int batch) { return OfStep(of.computed, of, batch); }
+
+// Dense replicas sum a gradient of floats. Dense parameters on servers are rows of their table,
+// which each step pushes as well.
+void ReadSizes(const json& summary, const Steps& all, int batch, Calibration* out) {
+  const json tables = ObjectOf(summary, "tables");
+  const json dense = ObjectOf(tables, job::kDenseTableName);
+  const double on_servers = NumberOf(dense, "rows") * job::kDenseBlockFloats;
+  out->dense_parameters =
+      on_servers + NumberOf(ObjectOf(summary, "collectives"), "gradient_bytes") / sizeof(float);
+  const double pushed = OfStep(NumberOf(ObjectOf(summary, "bytes"), "push"), all, batch);
+  out->push_bytes = std::max(0.0, pushed - on_servers * sizeof(float));
+  // Each worker pushes to all copies.
+  const auto copied = [](const json& table) { return SynchroniserOf(table) == "replicated"; };
+  if (std::any_of(tables.begin(), tables.end(), copied)) {
+    out->push_bytes /= std::max(1.0, NumberOf(summary, "workers"));
+  }
 }
 
 std::string WhatDiffers(const json& summary, const job::ResolvedJob& plan) {
@@ -157,6 +175,7 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder,
   if (!alone && out.untold.empty() && shortest < std::numeric_limits<double>::infinity()) {
     out.latency_seconds = shortest / 2;
   }
+  ReadSizes(summary, all, plan.job.train().batch_size(), &out);
   out.samples_per_second = TrainingSpeed(summary);
   // same_job is set before `untold` is added: an unknown latency does not make it another job.
   out.differs = WhatDiffers(summary, plan);

@@ -28,6 +28,9 @@ struct Calibration {
     double rows = 0, bytes = 0;
   };
   std::map<std::string, Rows> tables;
+  // Sizes that only the program or the module of a job knows; 0: the summary does not contain them.
+  double dense_parameters = 0;
+  double push_bytes = 0;          // of a step of one worker: gradients of rows, with their ids
   double samples_per_second = 0;  // of the run while it trained (TrainingSpeed)
   std::string untold;             // why latency_seconds is unknown; empty: it is known
   // Differences between `plan` and the run's job, restarts of the run, and `untold`. With any of
