@@ -250,6 +250,18 @@ TEST(TimingTest, SumsByQuorumAreAsOnACluster) {
   }
 }
 
+// Steps that come too late are left out, and rank 0 hears of them.
+TEST(TimingTest, ASumByQuorumKnowsOfStepsThatAreLeftOut) {
+  SimJob job = OneRange("kind: BACKUP_WORKERS backups: 2", kExponential, 6);
+  job.dense_on_servers = false;
+  job.dense = "synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 4 ";
+  job.max_steps = 300;
+  const Outcome with = WithRows(job, 300), without = WithoutRows(job, 300);
+  EXPECT_LT(without.report.samples, 6 * 300 * 4);
+  EXPECT_NEAR(1.0 * without.report.samples / with.report.samples, 1, 0.05);
+  EXPECT_NEAR(without.report.seconds / with.report.seconds, 1, 0.05);
+}
+
 // Tables with policies of their own, one of them frozen.
 TEST(TimingTest, EachGroupHasItsPolicy) {
   SimJob job = OneRange("kind: ASP", kExponential);
