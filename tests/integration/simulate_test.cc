@@ -361,9 +361,6 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(
       Simulate("x", {"reproducible=false", "policy={kind: ESSP bound: 2}"}, {"--timing-only"}),
       "policy.kind: ESSP");
-  expect_refused(Simulate("x", {"reproducible=false", "policy={kind: ASP}", "dense.quorum=SOLO"},
-                          {"--timing-only"}),
-                 "dense.quorum");
   EXPECT_FALSE(fs::exists(job_->File("x")));
   ASSERT_TRUE(Simulate("there", {"train.max_steps=2"}).ok());
   expect_refused(Simulate("there", {}), "--overwrite");
