@@ -48,7 +48,7 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "tools/doctor/doctor.h"
 #include "tools/doctor/doctor_gather.h"

@@ -29,8 +29,8 @@
 #include "node/job_token.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
+#include "scheduler/observe/watch_pages.h"
 #include "scheduler/scheduler_shell.h"
-#include "scheduler/watch_pages.h"
 #include "tools/doctor/doctor.h"
 
 namespace {

@@ -27,7 +27,7 @@
 #include "node/network_check.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 
 namespace tandem::cli {
 namespace {

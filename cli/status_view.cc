@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/text.h"
 #include "cli/console/progress_view.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 
 namespace tandem::cli {
 namespace {

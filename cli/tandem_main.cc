@@ -30,7 +30,7 @@
 #include "data/datagen.h"
 #include "node/programs.h"
 #include "node/role_options.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "server/checkpoint/inspect.h"
 #include "tools/bench/bench_command.h"
 #include "tools/doctor/doctor_command.h"

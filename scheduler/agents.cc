@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/endpoint.h"
-#include "scheduler/failure_judge.h"
+#include "scheduler/failure/failure_judge.h"
 
 namespace tandem::scheduler {
 

@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "proto/wire.pb.h"
-#include "scheduler/effects.h"
-#include "scheduler/membership.h"
+#include "scheduler/state/effects.h"
+#include "scheduler/state/membership.h"
 
 namespace tandem::scheduler {
 

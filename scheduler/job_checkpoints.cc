@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "job/job_budget.h"
-#include "scheduler/failure_judge.h"
+#include "scheduler/failure/failure_judge.h"
 #include "server/checkpoint/manifest.h"
 
 namespace tandem::scheduler {

@@ -13,13 +13,13 @@
 #include "absl/time/time.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
-#include "scheduler/barriers.h"
-#include "scheduler/checkpoint_queue.h"
-#include "scheduler/checkpoint_schedule.h"
-#include "scheduler/commands.h"
-#include "scheduler/effects.h"
-#include "scheduler/membership.h"
-#include "scheduler/room_wait.h"
+#include "scheduler/state/barriers.h"
+#include "scheduler/state/checkpoint_queue.h"
+#include "scheduler/state/checkpoint_schedule.h"
+#include "scheduler/state/commands.h"
+#include "scheduler/state/effects.h"
+#include "scheduler/state/membership.h"
+#include "scheduler/state/room_wait.h"
 
 namespace tandem::scheduler {
 

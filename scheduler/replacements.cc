@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "scheduler/failure_judge.h"
-#include "scheduler/may_replace.h"
-#include "scheduler/restarts.h"
+#include "scheduler/failure/failure_judge.h"
+#include "scheduler/failure/may_replace.h"
+#include "scheduler/failure/restarts.h"
 
 namespace tandem::scheduler {
 namespace {

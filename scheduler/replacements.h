@@ -31,13 +31,13 @@
 #include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
-#include "scheduler/barriers.h"
-#include "scheduler/commands.h"
-#include "scheduler/effects.h"
 #include "scheduler/job_checkpoints.h"
-#include "scheduler/membership.h"
 #include "scheduler/reports.h"
-#include "scheduler/times.h"
+#include "scheduler/state/barriers.h"
+#include "scheduler/state/commands.h"
+#include "scheduler/state/effects.h"
+#include "scheduler/state/membership.h"
+#include "scheduler/state/times.h"
 
 namespace tandem::scheduler {
 

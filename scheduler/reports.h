@@ -13,11 +13,11 @@
 #include "job/job.h"
 #include "nlohmann/json.hpp"
 #include "proto/wire.pb.h"
-#include "scheduler/effects.h"
-#include "scheduler/job_report.h"
-#include "scheduler/membership.h"
-#include "scheduler/speed_meter.h"
-#include "scheduler/times.h"
+#include "scheduler/observe/job_report.h"
+#include "scheduler/observe/speed_meter.h"
+#include "scheduler/state/effects.h"
+#include "scheduler/state/membership.h"
+#include "scheduler/state/times.h"
 
 namespace tandem::scheduler {
 

@@ -47,7 +47,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "job/job.h"
-#include "scheduler/restarts.h"
+#include "scheduler/failure/restarts.h"
 #include "scheduler/scheduler_core.h"
 #include "transport/job_keys.h"
 #include "transport/transport.h"

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/endpoint.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 
 namespace tandem::scheduler {
 namespace {

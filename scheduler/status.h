@@ -17,10 +17,10 @@
 #include "job/job.h"
 #include "nlohmann/json.hpp"
 #include "proto/wire.pb.h"
+#include "scheduler/failure/stalls.h"
 #include "scheduler/job_checkpoints.h"
-#include "scheduler/job_report.h"
-#include "scheduler/membership.h"
-#include "scheduler/stalls.h"
+#include "scheduler/observe/job_report.h"
+#include "scheduler/state/membership.h"
 
 namespace tandem::scheduler {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 
 namespace tandem::cli {
 namespace {

@@ -22,7 +22,7 @@
 #include "cli/launch/service_manager.h"
 #include "job/silence_times.h"
 #include "node/role_flags.h"
-#include "scheduler/may_replace.h"
+#include "scheduler/failure/may_replace.h"
 
 namespace tandem::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "scheduler/failure_judge.h"
+#include "scheduler/failure/failure_judge.h"
 
 namespace tandem::cli {
 namespace {

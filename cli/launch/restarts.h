@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/restarts.h"
+#include "scheduler/failure/restarts.h"
 
 namespace tandem::cli {
 

@@ -32,7 +32,7 @@
 #include "job/job.h"
 #include "job/step_time.h"
 #include "policies/policy.h"
-#include "scheduler/job_report.h"
+#include "scheduler/observe/job_report.h"
 #include "tools/sim/timed_agenda.h"
 #include "tools/sim/timed_links.h"
 #include "tools/sim/timed_range.h"

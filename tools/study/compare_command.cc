@@ -29,7 +29,7 @@
 #include "node/programs.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "tools/doctor/doctor_gather.h"
 #include "tools/sim/command/simulator.h"
 #include "tools/study/figures.h"

@@ -18,7 +18,7 @@
 #include "data/files.h"
 #include "job/timing_plan.h"
 #include "node/role_flags.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "tools/bench/machine.h"
 #include "tools/study/json_value.h"
 #include "xxhash.h"

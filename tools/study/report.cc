@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "tools/study/analysis.h"
 #include "tools/study/figures.h"
 #include "tools/study/manifest.h"

@@ -12,7 +12,7 @@
 #include "data/row_data.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "tools/plan/advice.h"
 #include "tools/plan/estimate.h"
 #include "tools/plan/measure_facts.h"

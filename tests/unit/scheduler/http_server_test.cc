@@ -1,6 +1,6 @@
 // The HTTP server of the scheduler, over real sockets: what it answers, and that slow, silent and
 // malicious clients harm nobody. Every wait is bounded; a test that passes needs a moment.
-#include "scheduler/http_server.h"
+#include "scheduler/observe/http_server.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

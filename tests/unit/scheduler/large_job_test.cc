@@ -16,8 +16,8 @@
 #include "proto/histogram.h"
 #include "proto/range_map.h"
 #include "proto/serialize.h"
+#include "scheduler/observe/summary.h"
 #include "scheduler/scheduler_core.h"
-#include "scheduler/summary.h"
 #include "server/shard_core.h"
 #include "tests/unit/scheduler/scheduler_test_job.h"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/may_replace.h"
+#include "scheduler/failure/may_replace.h"
 #include "tests/unit/scheduler/scheduler_test_job.h"
 
 namespace tandem {

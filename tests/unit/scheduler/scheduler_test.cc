@@ -23,8 +23,8 @@
 #include "proto/histogram.h"
 #include "proto/range_map.h"
 #include "scheduler/deal_ranges.h"
-#include "scheduler/output_files.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/output_files.h"
+#include "scheduler/observe/summary.h"
 #include "tests/test_seed.h"
 #include "tests/unit/scheduler/scheduler_test_job.h"
 

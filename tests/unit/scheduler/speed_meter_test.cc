@@ -1,5 +1,5 @@
 // The speed of training over reporting intervals.
-#include "scheduler/speed_meter.h"
+#include "scheduler/observe/speed_meter.h"
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"

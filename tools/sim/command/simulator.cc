@@ -38,7 +38,7 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "proto/serialize.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/segment_file.h"
 #include "server/record/order_file.h"

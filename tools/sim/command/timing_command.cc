@@ -17,7 +17,7 @@
 #include "cli/console/output_folder.h"
 #include "cli/console/progress_view.h"
 #include "node/role_options.h"
-#include "scheduler/summary.h"
+#include "scheduler/observe/summary.h"
 #include "tools/sim/timing.h"
 
 namespace tandem::sim {
