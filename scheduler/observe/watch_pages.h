@@ -2,7 +2,8 @@
 // Prometheus text, and two checks for supervisors. Only reads; nothing here changes the job.
 //
 //   /               a page that needs no network, with tables and curves
-//   /status.json    scheduler/status.h          /history.json   scheduler/observe/progress_history.h
+//   /status.json    scheduler/status.h
+//   /history.json   scheduler/observe/progress_history.h
 //   /metrics        scheduler/observe/metrics_text.h
 //   /healthz        200 while the scheduler responds       /readyz   200 while the job trains
 //
