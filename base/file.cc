@@ -95,8 +95,8 @@ absl::Status FlushOpen(int fd, const std::string& path) {
 // elsewhere. A process that was suspended may still write to an older file of that name. Only a
 // pipe of this user stays, and gets the bytes.
 absl::StatusOr<OwnedFd> OpenTemporary(const std::string& path) {
-  constexpr int kMostTries = 3;  // another process may make the same file
-  for (int tries_left = kMostTries;; --tries_left) {
+  constexpr int kMaxTries = 3;  // another process may make the same file
+  for (int tries_left = kMaxTries;; --tries_left) {
     struct stat old = {};
     const bool there = lstat(path.c_str(), &old) == 0;
     const bool pipe = there && S_ISFIFO(old.st_mode) && old.st_uid == geteuid();
@@ -218,12 +218,12 @@ absl::Status WriteFileAtomically(const std::string& path,
 
 OutputPlace FindOutput(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr int kMostLinks = 40;  // as many as the kernel follows
+  constexpr int kMaxLinks = 40;  // as many as the kernel follows
   std::error_code error;
   const fs::path descriptors = fs::canonical("/proc/self/fd", error);
   OutputPlace place;
   place.path = path;
-  for (int links = 0; links < kMostLinks; ++links) {
+  for (int links = 0; links < kMaxLinks; ++links) {
     const fs::path at = place.path;
     const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
     if (error) break;

@@ -8,7 +8,7 @@
 namespace tandem::capi {
 namespace {
 
-constexpr int64_t kMostIds = int64_t{1} << 30;  // ids in a field; the limit of KeyIndex
+constexpr int64_t kMaxIds = int64_t{1} << 30;  // ids in a field; the limit of KeyIndex
 
 }  // namespace
 
@@ -25,12 +25,12 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
       if (field.count != 0) return refuse(field.count, " ids, but the pointer to them is null");
       continue;
     }
-    if (field.count < 0 || field.count > kMostIds - ids) return refuse(field.count, " ids");
+    if (field.count < 0 || field.count > kMaxIds - ids) return refuse(field.count, " ids");
     ids += field.count;
     if (field.stride == 0 && field.count > 1) {
       return refuse("a stride of 0 for ", field.count, " ids; expected 1, one id after the other");
     }
-    if (field.stride > kMostIds || field.stride < -kMostIds) {
+    if (field.stride > kMaxIds || field.stride < -kMaxIds) {
       return refuse("a stride of ", field.stride, " ids is too large");
     }
     if (field.offsets == nullptr && field.count != samples) {

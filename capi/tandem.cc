@@ -49,7 +49,7 @@ struct tandem_worker {
 namespace tandem::capi {
 namespace {
 
-constexpr int64_t kMostFloats = int64_t{1} << 40;  // floats of all dense parameters
+constexpr int64_t kMaxFloats = int64_t{1} << 40;  // floats of all dense parameters
 
 // The number of the job's own tables. Tables after them hold dense parameters.
 int TablesOf(const tandem_worker* worker) {
@@ -145,10 +145,10 @@ absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, 
       return absl::InvalidArgumentError(
           absl::StrCat("dense parameter ", name, ": a negative extent, ", extent));
     }
-    if (__builtin_mul_overflow(size, extent, &size)) size = kMostFloats + 1;
-    if (size > kMostFloats) break;
+    if (__builtin_mul_overflow(size, extent, &size)) size = kMaxFloats + 1;
+    if (size > kMaxFloats) break;
   }
-  if (size > kMostFloats - *floats) {
+  if (size > kMaxFloats - *floats) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dense parameter ", name, ": more floats than allowed; expected at most 2^40 in all"));
   }

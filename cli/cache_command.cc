@@ -29,7 +29,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr int kMostZstdLevel = 19;
+constexpr int kMaxZstdLevel = 19;
 
 // The part of the job that describes the rows, with the label that counts as 0.
 absl::StatusOr<Data> DataOf(const CacheFlags& flags) {
@@ -106,7 +106,7 @@ void AddCache(CLI::App* app, CacheFlags* flags) {
   command
       ->add_option("--zstd", flags->zstd_level,
                    "Pack the rows by zstd at this level, 1 to 19; without: not packed")
-      ->check(CLI::Range(1, kMostZstdLevel));
+      ->check(CLI::Range(1, kMaxZstdLevel));
 }
 
 int CacheCommand(const CacheFlags& flags) {

@@ -13,7 +13,7 @@ namespace {
 
 // The number of steps whose read versions are remembered although nothing has been pushed for them:
 // reads without pushes, and prefetched reads.
-size_t MostVersions(const job::ResolvedJob& plan) {
+size_t MaxVersions(const job::ResolvedJob& plan) {
   const size_t ahead =
       plan.groups.size() * static_cast<size_t>(plan.job.train().prefetch_steps() + 2);
   return std::max<size_t>(1024, ahead);
@@ -43,7 +43,7 @@ ClientCore::ClientCore(const job::ResolvedJob& plan, EndpointId self, uint64_t i
       buffers_(buffers),
       packer_(plan, self.role == Role::kWorker ? self.index : 0u, buffers),
       cache_(plan),
-      versions_(MostVersions(plan)),
+      versions_(MaxVersions(plan)),
       min_clock_(plan.groups.size(), 0),
       updates_sent_(plan.tables.size(), 0) {}
 

@@ -13,7 +13,7 @@ namespace {
 // The longest wait between resends, in units of the first wait. With 8 the fifth attempt would come
 // only at the silence limit of 30 s, and a link that is cut half of the time could lose the four
 // attempts before it.
-constexpr int kMostPauses = 4;
+constexpr int kMaxPauses = 4;
 constexpr char kSilentShard[] = "tandem.client/silent_shard";
 
 }  // namespace
@@ -34,7 +34,7 @@ void ResendClock::OnSent(absl::Time now, const ResendTimes& times) {
 void ResendClock::OnSentAgain(absl::Time now, const ResendTimes& times) {
   lost_ = false;
   resend_at_ = now + pause_;
-  pause_ = std::min(2 * pause_, kMostPauses * times.resend_after);
+  pause_ = std::min(2 * pause_, kMaxPauses * times.resend_after);
 }
 
 void ResendClock::OnLostConnection(absl::Time now, const ResendTimes& times,

@@ -41,7 +41,7 @@ const float* RowCache::Find(uint32_t id, uint64_t key, int64_t step, int64_t* ve
 void RowCache::OnPulled(uint32_t id, int64_t step, int64_t version, int64_t clock,
                         absl::Span<const uint64_t> keys, const float* rows) {
   RangeRows& range = ranges_[id];
-  if (range.dim == 0 || version < range.least_pulled) return;
+  if (range.dim == 0 || version < range.min_pulled) return;
   Row row;
   row.version = version;
   row.clock = clock;
@@ -129,7 +129,7 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
     // Answers that the shard sent before this refresh may lack the changes that the missed refresh
     // brought. The same holds while frames of the new refresh are still in flight, so the limit is
     // set with its first frame.
-    range.version = range.least_pulled = e.version;
+    range.version = range.min_pulled = e.version;
     range.clock = range.own = -1;
   }
   range.view = h.samples;
@@ -142,7 +142,7 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
   // (ShardCore::GoOn). But a drop between refreshes (kFlagMore) may name rows of an answer of this
   // version that was already sent and arrives only later. So such an answer must not be kept.
   if (more && frame.entry_count == 2) {
-    range.least_pulled = std::max(range.least_pulled, e.version + 1);
+    range.min_pulled = std::max(range.min_pulled, e.version + 1);
   }
   Row row;
   row.version = e.version;
@@ -152,7 +152,7 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
   for (uint32_t i = 0; i < e.rows; ++i) Put(&range, keys[i], row, values + i * range.dim);
   if (more) return true;
   range.version = e.version;
-  range.least_pulled = std::max(range.least_pulled, e.version);
+  range.min_pulled = std::max(range.min_pulled, e.version);
   range.clock = e.clock;
   range.own = h.step;
   return true;

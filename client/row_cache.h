@@ -77,7 +77,7 @@ class RowCache {
     int64_t version = -1, clock = -1, own = -1;
     // Answers of an older version are not kept. Such answers may lack changes that the last refresh
     // brought, or contain rows that the server has dropped from its list since it sent them.
-    int64_t least_pulled = -1;
+    int64_t min_pulled = -1;
     std::unordered_map<uint64_t, Row> rows;
     std::vector<float> values;
     std::vector<uint32_t> free;  // places

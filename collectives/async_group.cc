@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint32_t kVersion = 1;
 constexpr size_t kTokenBytes = 16;
-constexpr int kMostNamed = 8;                              // ranks named in one error
+constexpr int kMaxNamed = 8;                               // ranks named in one error
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // longest sleep between two looks
 // The time in which the mailbox learns who is lost.
 constexpr absl::Duration kFirstHand = absl::Milliseconds(500);
@@ -212,7 +212,7 @@ absl::Status AsyncGroup::ConnectTo(Links* links) {
   auto joined = ConnectLinks(members, links->ports, connect, deadline);
   if (absl::IsDeadlineExceeded(joined.status())) {
     std::string tried;
-    for (int r = 0; r < std::min(ranks(), kMostNamed); ++r) {
+    for (int r = 0; r < std::min(ranks(), kMaxNamed); ++r) {
       if (r == rank()) continue;
       absl::StrAppend(&tried, tried.empty() ? "" : ", ", "rank ", r, " at ",
                       members.members[static_cast<size_t>(r)].tcp_address);

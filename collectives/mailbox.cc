@@ -13,9 +13,9 @@
 namespace tandem::collectives {
 namespace {
 
-constexpr uint32_t kMagic = 0x314d4354;             // "TCM1"
-constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // bytes of one message
-constexpr size_t kMostText = 1024;
+constexpr uint32_t kMagic = 0x314d4354;            // "TCM1"
+constexpr uint64_t kMaxBytes = uint64_t{1} << 40;  // bytes of one message
+constexpr size_t kMaxText = 1024;
 constexpr size_t kTurnBytes = 1 << 20;  // bytes moved before other links get their turn
 // The memory of an announced message grows by at most this at a time, as its bytes arrive.
 constexpr size_t kGrowth = 16 << 20;
@@ -115,7 +115,7 @@ void Mailbox::Send(int64_t ticket, int to, int64_t tag, absl::Span<const uint8_t
 
 void Mailbox::Queue(int r, const Header& header, absl::string_view text) {
   Outgoing& out = peers_[static_cast<size_t>(r)].queue.emplace_back();
-  out.text = std::string(ClipText(text, kMostText));
+  out.text = std::string(ClipText(text, kMaxText));
   out.header = header;
   out.header.bytes = out.text.size();
 }
@@ -221,7 +221,7 @@ bool Mailbox::Begin(int r, const Header& header) {
     if (!fits.ok()) End(peer.wanted.ticket, -1, std::move(fits));
     return true;
   }
-  if (kept_bytes_ > 0 && kept_bytes_ + header.bytes > options_.most_kept_bytes) return false;
+  if (kept_bytes_ > 0 && kept_bytes_ + header.bytes > options_.max_kept_bytes) return false;
   kept_bytes_ += header.bytes;
   peer.kept = kept_.insert(kept_.end(),
                            {r, header.tag, {}, static_cast<size_t>(header.bytes), header.elements});
@@ -269,7 +269,7 @@ bool Mailbox::Take(int r) {
       std::memcpy(&header, bytes->data(), sizeof header);
       const bool text = header.kind != Header::kMessage;
       if (header.magic != kMagic || header.kind > Header::kFailed ||
-          header.bytes > (text ? kMostText : kMostBytes)) {
+          header.bytes > (text ? kMaxText : kMaxBytes)) {
         Lose(r, absl::DataLossError("it sent bytes that are not a message"));
         return true;
       }

@@ -36,7 +36,7 @@ class Mailbox {
   static constexpr int kAnyRank = -1;
 
   struct Options {
-    size_t most_kept_bytes = size_t{1} << 30;  // limit on messages that no receive wants yet
+    size_t max_kept_bytes = size_t{1} << 30;  // limit on messages that no receive wants yet
   };
 
   // links[r] leads to rank r. links[rank] is null.

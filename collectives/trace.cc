@@ -45,12 +45,12 @@ class Track {
 
 }  // namespace
 
-Trace::Trace(std::string process_name, int process, size_t most_events)
-    : process_name_(std::move(process_name)), process_(process), most_events_(most_events) {}
+Trace::Trace(std::string process_name, int process, size_t max_events)
+    : process_name_(std::move(process_name)), process_(process), max_events_(max_events) {}
 
 void Trace::Add(TraceEvent event) {
   const absl::MutexLock lock(&mutex_);
-  if (events_.size() >= most_events_) {
+  if (events_.size() >= max_events_) {
     ++dropped_;
     return;
   }

@@ -34,8 +34,8 @@ struct TraceEvent {
 
 class Trace {
  public:
-  // Keeps the first `most_events` events. The file says how many more were dropped.
-  explicit Trace(std::string process_name, int process, size_t most_events = 1 << 20);
+  // Keeps the first `max_events` events. The file says how many more were dropped.
+  explicit Trace(std::string process_name, int process, size_t max_events = 1 << 20);
 
   void Add(TraceEvent event);
 
@@ -48,7 +48,7 @@ class Trace {
  private:
   const std::string process_name_;
   const int process_;
-  const size_t most_events_;
+  const size_t max_events_;
   mutable absl::Mutex mutex_;
   std::vector<TraceEvent> events_ ABSL_GUARDED_BY(mutex_);
   size_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;

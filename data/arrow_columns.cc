@@ -90,8 +90,8 @@ bool ReadParameters(absl::string_view format, ArrowType* type) {
   type->kind = Kind::kDecimal;
   type->bytes = bits / 8;
   type->name = "decimal";
-  constexpr int kMostScale = 76;
-  return (bits == 32 || bits == 64 || bits == 128) && std::abs(type->scale) <= kMostScale;
+  constexpr int kMaxScale = 76;
+  return (bits == 32 || bits == 64 || bits == 128) && std::abs(type->scale) <= kMaxScale;
 }
 
 float FromHalf(uint16_t half) {
@@ -277,7 +277,7 @@ absl::Status ArrowColumn::Get(int64_t row, TypedCell* cell) {
 }
 
 absl::Status ArrowColumn::GetText(int64_t row, TypedCell* cell) const {
-  constexpr int64_t kMost = int64_t{1} << 31;
+  constexpr int64_t kMax = int64_t{1} << 31;
   int64_t begin = 0, end = 0;
   const void* data = nullptr;
   if (type_->kind == Kind::kFixedBytes) {
@@ -313,7 +313,7 @@ absl::Status ArrowColumn::GetText(int64_t row, TypedCell* cell) const {
     data = array_->buffers[2];
   }
   const bool listed = type_->kind == Kind::kText || type_->kind == Kind::kLargeText;
-  if (begin < 0 || end < begin || end - begin >= kMost || (listed && end > text_end_) ||
+  if (begin < 0 || end < begin || end - begin >= kMax || (listed && end > text_end_) ||
       (end > begin && data == nullptr)) {
     return Damaged("a text is nowhere");
   }

@@ -181,10 +181,10 @@ absl::Status CacheWriter::Add(int64_t offset, int64_t line, absl::string_view ro
 
 absl::Status CacheWriter::EndBlock() {
   if (open_.rows == 0) return absl::OkStatus();
-  if (block_.size() > kMostCacheBlockBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": a row takes ", block_.size(), " bytes, expected at most ",
-                     kMostCacheBlockBytes, "; hint: read this file without a cache"));
+  if (block_.size() > kMaxCacheBlockBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": a row takes ", block_.size(),
+                                                   " bytes, expected at most ", kMaxCacheBlockBytes,
+                                                   "; hint: read this file without a cache"));
   }
   absl::string_view stored = block_;
   if (zstd_level_ > 0) {
@@ -270,12 +270,12 @@ absl::Status CacheFile::Init() {
 absl::Status CacheFile::ReadIndex(absl::string_view index, uint64_t end) {
   index_.resize(index.size() / sizeof(CacheBlock));
   if (!index.empty()) std::memcpy(index_.data(), index.data(), index.size());
-  const uint64_t most_stored = ZSTD_compressBound(kMostCacheBlockBytes);
+  const uint64_t max_stored = ZSTD_compressBound(kMaxCacheBlockBytes);
   uint64_t at = kMagicBytes, rows = 0;
   for (size_t i = 0; i < index_.size(); ++i) {
     const CacheBlock& block = index_[i];
-    const bool fits = block.stored <= end - at && block.stored <= most_stored &&
-                      block.bytes <= kMostCacheBlockBytes &&
+    const bool fits = block.stored <= end - at && block.stored <= max_stored &&
+                      block.bytes <= kMaxCacheBlockBytes &&
                       (meta_.zstd_level > 0 || block.stored == block.bytes) && block.rows > 0 &&
                       block.rows <= block.bytes && block.offset >= 0 && block.line >= 0 &&
                       (i == 0 || block.offset > index_[i - 1].offset);

@@ -36,7 +36,7 @@ inline constexpr uint64_t kCacheVersion = 2;
 // The writer closes a block when it has at least this many bytes, before compression.
 inline constexpr size_t kCacheBlockBytes = size_t{256} << 10;
 // The limit of a block, against damaged sizes. A larger row cannot be cached.
-inline constexpr size_t kMostCacheBlockBytes = size_t{64} << 20;
+inline constexpr size_t kMaxCacheBlockBytes = size_t{64} << 20;
 
 // An entry of the index. The block has `stored` bytes in the file, and `bytes` after decompression.
 struct CacheBlock {

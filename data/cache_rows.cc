@@ -524,8 +524,8 @@ absl::StatusOr<CacheReport> ValidCache(const Data& data, const std::string& sour
 }  // namespace
 
 std::string CachePath(const std::string& folder, const std::string& source) {
-  constexpr size_t kMostShown = 100;  // names of files have a limit
-  const std::string base = source.substr(source.rfind('/') + 1, kMostShown);
+  constexpr size_t kMaxShown = 100;  // names of files have a limit
+  const std::string base = source.substr(source.rfind('/') + 1, kMaxShown);
   return absl::StrFormat("%s/%s-%016x.cache", folder, base, HashName(WholePath(source)));
 }
 

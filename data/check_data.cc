@@ -61,7 +61,7 @@ class ValueCount {
       repeats_ = true;
       values_.clear();
     }
-    if (values_.size() < kMost) return;
+    if (values_.size() < kMax) return;
     left_out_ = 2 * left_out_ + 1;
     const size_t before = values_.size();
     absl::erase_if(values_, [&](uint64_t v) { return (Mix64(v) & left_out_) != 0; });
@@ -74,7 +74,7 @@ class ValueCount {
   }
 
  private:
-  static constexpr size_t kLook = 1024, kMost = size_t{1} << 16;
+  static constexpr size_t kLook = 1024, kMax = size_t{1} << 16;
   absl::flat_hash_set<uint64_t> values_;
   size_t seen_ = 0;        // occurrences of the ids in the sample
   uint64_t left_out_ = 0;  // ids with one of these bits in their hash are not in the sample
@@ -98,7 +98,7 @@ class PartObserver {
     ++rows_;
     if (!std::isnan(row.label)) ++labels_[row.label == 1 ? 1 : 0];
     if (data_.format() == Data::LIBSVM) {
-      for (const float x : row.weights) most_weight_ = std::max(most_weight_, std::fabs(x));
+      for (const float x : row.weights) max_weight_ = std::max(max_weight_, std::fabs(x));
     }
     for (size_t f = 0; data_.format() != Data::LIBSVM && f < missing_.size(); ++f) {
       if (row.keys[row.begin(f)] == missing_[f]) continue;
@@ -161,8 +161,8 @@ class PartObserver {
           absl::StrCat(name_, ": numbers of column ", Quote(column), " reach ", columns_[i].most,
                        " and are used as they are; hint: scale: STANDARDISE, or log: true"));
     }
-    if (most_weight_ <= kFarFromUnit) return;
-    warnings->push_back(absl::StrCat(name_, ": values reach ", most_weight_,
+    if (max_weight_ <= kFarFromUnit) return;
+    warnings->push_back(absl::StrCat(name_, ": values reach ", max_weight_,
                                      " and are used as they are; hint: scale them to about 1 in "
                                      "the file"));
   }
@@ -182,7 +182,7 @@ class PartObserver {
   std::vector<bool> field_seen_;
   std::vector<ValueCount> values_;  // per field
   std::vector<NumericColumn> columns_;
-  float most_weight_ = 0;
+  float max_weight_ = 0;
 };
 
 bool IsNotUtf8(absl::string_view text) { return !IsUtf8(text); }

@@ -133,10 +133,10 @@ absl::Status CheckOptions(const DatagenOptions& options) {
                                                    " training and ", options.test_rows,
                                                    " test rows, expected at least 1 of each"));
   }
-  if (!(options.skew >= 0 && options.skew <= kMostSkew)) {
+  if (!(options.skew >= 0 && options.skew <= kMaxSkew)) {
     return absl::InvalidArgumentError(
         absl::StrCat("datagen was asked for a skew of ", options.skew,
-                     ", expected an exponent of Zipf's law from 0 (all ids alike) to ", kMostSkew));
+                     ", expected an exponent of Zipf's law from 0 (all ids alike) to ", kMaxSkew));
   }
   return absl::OkStatus();
 }

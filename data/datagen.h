@@ -25,7 +25,7 @@ struct DatagenOptions {
 };
 
 // The largest `skew`. Beyond it a field has little more than one id.
-inline constexpr double kMostSkew = 4;
+inline constexpr double kMaxSkew = 4;
 
 // An id or pair counts as knowable if the training rows show it at least this often.
 inline constexpr uint32_t kKnowableSightings = 20;

@@ -13,13 +13,13 @@ namespace tandem::data {
 namespace {
 
 // A resumed run must deal as the run before did. So other sizes need a new value of Data.Deal.
-constexpr int64_t kMostBlockBytes = int64_t{16} << 20;
+constexpr int64_t kMaxBlockBytes = int64_t{16} << 20;
 constexpr int64_t kRounds = 8;  // fewer only if blocks would be too small
 
-int64_t RoundsFor(int64_t bytes, int64_t workers, int64_t least_bytes) {
+int64_t RoundsFor(int64_t bytes, int64_t workers, int64_t min_bytes) {
   const int64_t share = bytes / workers;
-  return std::max(std::clamp<int64_t>(share / least_bytes, 1, kRounds),
-                  (share + kMostBlockBytes - 1) / kMostBlockBytes);
+  return std::max(std::clamp<int64_t>(share / min_bytes, 1, kRounds),
+                  (share + kMaxBlockBytes - 1) / kMaxBlockBytes);
 }
 
 // Deals whole files, the largest first, each to the worker that has least. Adds their sizes to
@@ -103,7 +103,7 @@ class PlainBytesLeft {
 
 }  // namespace
 
-BlockDeal DealBlocks(absl::Span<const DealtFile> files, int workers, int64_t least_bytes) {
+BlockDeal DealBlocks(absl::Span<const DealtFile> files, int workers, int64_t min_bytes) {
   BlockDeal deal;
   deal.of.resize(static_cast<size_t>(workers));
   std::vector<int64_t> loads(deal.of.size());
@@ -113,7 +113,7 @@ BlockDeal DealBlocks(absl::Span<const DealtFile> files, int workers, int64_t lea
     if (!file.whole) bytes += std::max<int64_t>(0, file.bytes.end - file.bytes.begin);
   }
   const std::vector<int64_t> shares = SharesOf(bytes, loads);
-  const int64_t rounds = RoundsFor(bytes, workers, least_bytes);
+  const int64_t rounds = RoundsFor(bytes, workers, min_bytes);
   std::vector<std::vector<Block>> plain(deal.of.size());
   PlainBytesLeft left(files);
   for (int64_t round = 0; round < rounds; ++round) {

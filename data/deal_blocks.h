@@ -43,8 +43,8 @@ struct BlockDeal {
 };
 
 // The result depends on the arguments alone. Requires: DealtFile::bytes of a plain file has an end.
-// `least_bytes`: there are fewer rounds if blocks of plain files would have fewer bytes on average.
-BlockDeal DealBlocks(absl::Span<const DealtFile> files, int workers, int64_t least_bytes);
+// `min_bytes`: there are fewer rounds if blocks of plain files would have fewer bytes on average.
+BlockDeal DealBlocks(absl::Span<const DealtFile> files, int workers, int64_t min_bytes);
 
 }  // namespace tandem::data
 

@@ -19,14 +19,14 @@ constexpr size_t kFirstBytes = size_t{16} << 10;
 constexpr size_t kFirstBytesPastLimit = size_t{4} << 10;
 constexpr size_t kChunkBytes = size_t{128} << 10;
 // At most this many bytes are read to find the number of a line for a message.
-constexpr int64_t kMostCounted = int64_t{1} << 30;
+constexpr int64_t kMaxCounted = int64_t{1} << 30;
 constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
 constexpr char kCarriageReturns[] = "lines of old Macintosh files end so: tr '\\r' '\\n'";
 
 // Counts the lines that end before byte `before` of a file; nullopt if there are too many bytes, or
 // the file cannot be read.
 absl::optional<int64_t> CountLines(const std::string& path, int64_t before) {
-  if (before > kMostCounted) return absl::nullopt;
+  if (before > kMaxCounted) return absl::nullopt;
   const absl::StatusOr<std::unique_ptr<ByteSource>> bytes = OpenFile(path);
   if (!bytes.ok()) return absl::nullopt;
   std::vector<char> chunk(kChunkBytes);

@@ -19,12 +19,12 @@ namespace {
 
 // With fewer bytes for each worker, it is cheap to read all files. Shares of ROWS are then better,
 // because they differ by one row at most.
-constexpr int64_t kLeastShareBytes = int64_t{1} << 20;
+constexpr int64_t kMinShareBytes = int64_t{1} << 20;
 // Smallest size of a block (data/deal_blocks.cc says what a change needs). If quoted cells may
 // continue in the next line, a reader may need as many bytes as the longest row to find the first
 // row of a block.
-constexpr int64_t kLeastBlockBytes = int64_t{64} << 10;
-constexpr int64_t kLeastBlockBytesWithQuotes = int64_t{kMaxLineBytes};
+constexpr int64_t kMinBlockBytes = int64_t{64} << 10;
+constexpr int64_t kMinBlockBytesWithQuotes = int64_t{kMaxLineBytes};
 // The largest share, as a multiple of the mean, for which a job gets BLOCKS without naming it.
 constexpr double kUneven = 1.25;
 
@@ -215,11 +215,11 @@ std::string WholeFor(const PartFiles& found, int workers) {
 
 // Deals the rows in blocks if the files allow it. `asked`: the job names BLOCKS. `why`: why large
 // files are not dealt in blocks.
-absl::Status DealInBlocks(int workers, int64_t least_bytes, bool asked, RowParser* parser,
+absl::Status DealInBlocks(int workers, int64_t min_bytes, bool asked, RowParser* parser,
                           RowPart* part, std::string* why) {
   TANDEM_ASSIGN_OR_RETURN(const PartFiles found, FilesToDeal(*part, parser));
-  if (!asked && found.bytes / workers < kLeastShareBytes) return absl::OkStatus();
-  BlockDeal deal = DealBlocks(found.files, workers, least_bytes);
+  if (!asked && found.bytes / workers < kMinShareBytes) return absl::OkStatus();
+  BlockDeal deal = DealBlocks(found.files, workers, min_bytes);
   if (deal.everyone && (asked || deal.largest <= kUneven)) {
     part->blocks = std::move(deal.of);
     return absl::OkStatus();
@@ -253,7 +253,7 @@ absl::Status CheckTrainBytes(const Data& data, const RowPart& train) {
 
 absl::Status DealParts(const job::ResolvedJob& plan, RowParser* parser, RowParts* parts) {
   const Data& data = plan.job.data();
-  const int64_t least = parser->spans_lines() ? kLeastBlockBytesWithQuotes : kLeastBlockBytes;
+  const int64_t least = parser->spans_lines() ? kMinBlockBytesWithQuotes : kMinBlockBytes;
   const bool asked = data.deal() == Data::BLOCKS;
   if (data.deal() == Data::ROWS || data.score_only()) return absl::OkStatus();
   if (plan.workers() == 1 && !asked) return absl::OkStatus();  // there is nothing to deal

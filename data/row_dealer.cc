@@ -15,11 +15,11 @@ absl::StatusOr<bool> RowDealer::Reader::Next(absl::string_view* line) {
 }
 
 RowDealer::RowDealer(const std::vector<std::string>* files, std::unique_ptr<RowParser> parser,
-                     RowSelection selection, int workers, size_t most_held)
+                     RowSelection selection, int workers, size_t max_held)
     : files_(files),
       parser_(std::move(parser)),
       selection_(selection),
-      most_held_(most_held),
+      max_held_(max_held),
       reader_{RowWalk(files, parser_.get(), selection)},
       first_lines_(files->size()),
       workers_(static_cast<size_t>(workers)) {}
@@ -52,7 +52,7 @@ absl::StatusOr<bool> RowDealer::Read() {
   const size_t bytes = BytesOf(worker.rows.back());
   worker.bytes += bytes;
   held_bytes_ += bytes;
-  if (held_bytes_ > most_held_) LeaveOneBehind();
+  if (held_bytes_ > max_held_) LeaveOneBehind();
   return true;
 }
 
@@ -92,20 +92,19 @@ RowDealer::Dealt RowDealer::DealtOf(const RowWalk& walk, absl::string_view line)
 }
 
 RowDealers::RowDealers(std::vector<std::string> files, RowSelection selection, int workers,
-                       MakeParser make_parser, size_t most_held)
+                       MakeParser make_parser, size_t max_held)
     : files_(std::move(files)),
       selection_(selection),
       workers_(workers),
       make_parser_(std::move(make_parser)),
-      most_held_(most_held) {}
+      max_held_(max_held) {}
 
 absl::StatusOr<std::shared_ptr<RowDealer>> RowDealers::Begin(int rank, int64_t epoch) {
   std::weak_ptr<RowDealer>& pass = passes_[{epoch, begun_[{rank, epoch}]++}];
   std::shared_ptr<RowDealer> dealer = pass.lock();
   if (dealer != nullptr) return dealer;
   TANDEM_ASSIGN_OR_RETURN(auto parser, make_parser_());
-  dealer =
-      std::make_shared<RowDealer>(&files_, std::move(parser), selection_, workers_, most_held_);
+  dealer = std::make_shared<RowDealer>(&files_, std::move(parser), selection_, workers_, max_held_);
   pass = dealer;
   return dealer;
 }

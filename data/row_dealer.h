@@ -1,6 +1,6 @@
 // RowDealer makes one pass over the files of a job for many workers in one process. Each row is
 // read once and dealt to its worker, which parses it. When a worker reads ahead of the others,
-// their rows wait here as text: at most kMostHeldBytes for all workers together. Beyond that limit
+// their rows wait here as text: at most kMaxHeldBytes for all workers together. Beyond that limit
 // the worker with the most waiting text is left behind: its waiting rows are dropped, and it
 // continues by reading the files itself.
 //
@@ -24,7 +24,7 @@
 
 namespace tandem::data {
 
-inline constexpr size_t kMostHeldBytes = size_t{64} << 20;
+inline constexpr size_t kMaxHeldBytes = size_t{64} << 20;
 
 class RowDealer {
  public:
@@ -36,9 +36,9 @@ class RowDealer {
   };
 
   // `files` must outlive the dealer. `parser` checks the head of each file and has the same format
-  // as the parsers of the workers. Rows that wait for their workers take at most `most_held` bytes.
+  // as the parsers of the workers. Rows that wait for their workers take at most `max_held` bytes.
   RowDealer(const std::vector<std::string>* files, std::unique_ptr<RowParser> parser,
-            RowSelection selection, int workers, size_t most_held = kMostHeldBytes);
+            RowSelection selection, int workers, size_t max_held = kMaxHeldBytes);
 
   // The next row of worker `rank`; false if there is none.
   absl::StatusOr<bool> Next(int rank, Dealt* row);
@@ -72,7 +72,7 @@ class RowDealer {
   const std::vector<std::string>* const files_;
   const std::unique_ptr<RowParser> parser_;
   const RowSelection selection_;
-  const size_t most_held_;
+  const size_t max_held_;
   Reader reader_;                         // reads for all workers that were not left behind
   std::vector<std::string> first_lines_;  // by file
   std::vector<Worker> workers_;
@@ -84,7 +84,7 @@ class RowDealer {
 class RowDealers {
  public:
   RowDealers(std::vector<std::string> files, RowSelection selection, int workers,
-             MakeParser make_parser, size_t most_held = kMostHeldBytes);
+             MakeParser make_parser, size_t max_held = kMaxHeldBytes);
 
   // The pass over `epoch` for worker `rank`. A worker may pass over an epoch several times; the
   // n-th passes of the workers are one pass. A pass is freed when all workers have released it.
@@ -95,7 +95,7 @@ class RowDealers {
   const RowSelection selection_;
   const int workers_;
   const MakeParser make_parser_;
-  const size_t most_held_;
+  const size_t max_held_;
   std::map<std::pair<int, int64_t>, int> begun_;  // how often each worker has begun each epoch
   std::map<std::pair<int64_t, int>, std::weak_ptr<RowDealer>> passes_;  // by epoch and repetition
 };

@@ -47,9 +47,9 @@ float NumberTransform::Scaled(double unscaled) const {
   if (std::isnan(unscaled)) return 0;
   if (!statistics_.has_value()) return static_cast<float>(unscaled);
   if (statistics_->deviation() == 0) return 0;
-  constexpr double kMost = std::numeric_limits<float>::max();
+  constexpr double kMax = std::numeric_limits<float>::max();
   const double scaled = (unscaled - statistics_->mean()) / statistics_->deviation();
-  return static_cast<float>(std::clamp(scaled, -kMost, kMost));
+  return static_cast<float>(std::clamp(scaled, -kMax, kMax));
 }
 
 absl::StatusOr<std::vector<NumberTransform>> TransformsOf(const Columns& columns,

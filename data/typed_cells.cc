@@ -37,9 +37,9 @@ constexpr size_t kIntegerSize = 20, kFractionSize = 32, kLargestSize = 320;
 // Python's text of a number with a fraction, which is also that of numpy and pandas.
 template <typename T>
 absl::string_view FractionText(T value, std::string* buffer) {
-  constexpr double kLeastFixed = 1e-4;
-  const auto format = std::fabs(double{value}) < kLeastFixed ? std::chars_format::scientific
-                                                             : std::chars_format::fixed;
+  constexpr double kMinFixed = 1e-4;
+  const auto format = std::fabs(double{value}) < kMinFixed ? std::chars_format::scientific
+                                                           : std::chars_format::fixed;
   return Shortest(value, buffer, kFractionSize, format);
 }
 
@@ -62,9 +62,9 @@ absl::string_view TypedCell::Text(std::string* buffer) const {
     default:
       break;
   }
-  constexpr double kMost = 0x1.0p63;
+  constexpr double kMax = 0x1.0p63;
   if (number == std::trunc(number) && !std::isinf(number)) {  // 7.0 is the text 7
-    return std::fabs(number) < kMost
+    return std::fabs(number) < kMax
                ? Shortest(static_cast<int64_t>(number), buffer, kIntegerSize)
                : Shortest(number, buffer, kLargestSize, std::chars_format::fixed);
   }

@@ -160,12 +160,12 @@ absl::Status CheckSkips(const ResolvedJob& plan) {
 // field that the user wrote and not one that inherits it. All other checks expect the defaults.
 // CheckJob comes before the plan because NewUpdatePolicy expects checked policies. STORE tables
 // join groups last, so that the groups that are trained come first.
-absl::StatusOr<ResolvedJob> ResolveFor(const Job& job, int64_t most_workers) {
+absl::StatusOr<ResolvedJob> ResolveFor(const Job& job, int64_t max_workers) {
   ResolvedJob plan;
   plan.job = job;
   TANDEM_RETURN_IF_ERROR(CheckFieldValues(job, ""));
   FillJobDefaults(&plan.job);
-  TANDEM_RETURN_IF_ERROR(CheckJob(plan.job, most_workers));
+  TANDEM_RETURN_IF_ERROR(CheckJob(plan.job, max_workers));
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);
   if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
   for (TablePlan& table : plan.tables) {

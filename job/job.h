@@ -26,8 +26,8 @@ inline constexpr char kDenseTableName[] = "dense";
 
 // Limits of statistics, so that reports of servers and the records of checkpoints fit one control
 // message and the scheduler's memory (ResolvedJob::CountsPairs, CountsWaitsInPairs).
-inline constexpr int64_t kMostPairs = 4096;
-inline constexpr int kMostWaitingInPairs = 256;
+inline constexpr int64_t kMaxPairs = 4096;
+inline constexpr int kMaxWaitingInPairs = 256;
 
 // One table with every default filled in.
 struct TablePlan {
@@ -105,10 +105,10 @@ struct ResolvedJob {
   // Whether updates are counted and measured for each pair of a worker and a table. Otherwise they
   // are for each worker over all tables, and for each table over all workers. Depends only on
   // numbers that stay when a run resumes.
-  bool CountsPairs() const { return workers() * static_cast<int64_t>(tables.size()) <= kMostPairs; }
+  bool CountsPairs() const { return workers() * static_cast<int64_t>(tables.size()) <= kMaxPairs; }
   // Whether waits are counted for each pair of a waiting worker and the worker that it waits for.
   // Otherwise each worker has two numbers: how long it waited, and how long others waited for it.
-  bool CountsWaitsInPairs() const { return workers() <= kMostWaitingInPairs; }
+  bool CountsWaitsInPairs() const { return workers() <= kMaxWaitingInPairs; }
 
   ClusterSizes sizes() const;  // the sizes that views must agree with
   // The cluster as endpoints see it: everything that serves rows counts as a server.

@@ -36,11 +36,11 @@ bool Reads(const ResolvedJob& plan, const TablePlan& table, const std::string& f
 }
 
 // The most ids that one row of data has in the fields of the table.
-int64_t MostIdsOfRow(const ResolvedJob& plan, const TablePlan& table) {
+int64_t MaxIdsOfRow(const ResolvedJob& plan, const TablePlan& table) {
   const RowShape row = RowShapeOf(plan.job.data());
   int64_t ids = FieldsOf(plan, table);
   for (size_t f = 0; f < row.fields.size(); ++f) {
-    if (Reads(plan, table, row.fields[f])) ids += std::max(row.bags[f].most_ids, 1) - 1;
+    if (Reads(plan, table, row.fields[f])) ids += std::max(row.bags[f].max_ids, 1) - 1;
   }
   return ids;
 }
@@ -70,7 +70,7 @@ int64_t RowBytes(int dim) {
 // The most of `rows` rows that one shard gets. Keys are hashed, so each row is on the shard with
 // the same probability. Bernstein's inequality bounds the number, which exceeds the bound with a
 // chance of 10^-9.
-double MostOnOneShard(double rows, int shards) {
+double MaxOnOneShard(double rows, int shards) {
   if (shards == 1) return rows;
   constexpr double kLogOfChance = 20.7;  // ln 10^9
   const double mean = rows * kLargestShare / shards;
@@ -80,15 +80,15 @@ double MostOnOneShard(double rows, int shards) {
 }
 
 // The rows of a worker's largest push to all servers.
-int64_t MostRows(const ResolvedJob& plan, const TablePlan& table) {
+int64_t MaxRows(const ResolvedJob& plan, const TablePlan& table) {
   if (table.frozen) return 0;
-  if (!table.dense) return MostIdsOfBatch(plan, table);
-  return (MostDenseParameters(plan) + kDenseBlockFloats - 1) / kDenseBlockFloats;
+  if (!table.dense) return MaxIdsOfBatch(plan, table);
+  return (MaxDenseParameters(plan) + kDenseBlockFloats - 1) / kDenseBlockFloats;
 }
 
 // How many updates a policy may hold at the same time, plus how many reads it may remember rows
 // for.
-double MostUpdates(const ResolvedJob& plan, const policies::Properties& policy) {
+double MaxUpdates(const ResolvedJob& plan, const policies::Properties& policy) {
   const Train& train = plan.job.train();
   const double delay = static_cast<double>(policy.delay);
   double updates = 0;
@@ -107,13 +107,13 @@ constexpr double kProcessGrows = 4 << 20;  // growth of a server besides rows af
 
 }  // namespace
 
-int64_t MostIdsOfBatch(const ResolvedJob& plan, const TablePlan& table) {
+int64_t MaxIdsOfBatch(const ResolvedJob& plan, const TablePlan& table) {
   const int64_t batch = plan.job.train().batch_size();
-  if (plan.job.data().format() != Data::PROGRAM) return batch * MostIdsOfRow(plan, table);
+  if (plan.job.data().format() != Data::PROGRAM) return batch * MaxIdsOfRow(plan, table);
   return batch * FieldsOf(plan, table) * plan.job.table(static_cast<int>(table.id)).ids_per_field();
 }
 
-int64_t MostDenseParameters(const ResolvedJob& plan) {
+int64_t MaxDenseParameters(const ResolvedJob& plan) {
   const int64_t numbers = RowShapeOf(plan.job.data()).numbers;
   int64_t cells = 0, floats = 0, dim = 0;  // cells and floats of a sample; the largest row
   for (const TablePlan& table : plan.tables) {
@@ -149,11 +149,11 @@ int64_t MostDenseParameters(const ResolvedJob& plan) {
 int64_t HeldBytes(const ResolvedJob& plan) {
   double bytes = 0;  // double, so that no product of bounds of the job overflows
   for (const GroupPlan& group : plan.trained_groups()) {
-    const double updates = MostUpdates(plan, group.properties);
+    const double updates = MaxUpdates(plan, group.properties);
     for (const uint32_t id : group.tables) {
       const TablePlan& table = plan.tables[id];
-      const double rows = MostOnOneShard(
-          static_cast<double>(MostRows(plan, table)),
+      const double rows = MaxOnOneShard(
+          static_cast<double>(MaxRows(plan, table)),
           plan.HoldersOf(table).count * plan.shards_per_server() / plan.CopiesOf(table));
       bytes += updates * rows * static_cast<double>(RowBytes(table.dim));
     }
@@ -217,7 +217,7 @@ int64_t RowsExpected(const TablePlan& table) {
   return std::min(table.expected_rows, table.eviction.max_rows());
 }
 
-int64_t LeastServerBytes(const ResolvedJob& plan) {
+int64_t MinServerBytes(const ResolvedJob& plan) {
   if (plan.job.train().evaluate_only()) return 0;
   return static_cast<int64_t>(
       std::min(static_cast<double>(HeldBytes(plan)) * plan.shards_per_server(), 0x1p62));
@@ -233,7 +233,7 @@ double CopyShare(const ResolvedJob& plan) {
   return most * kLargestShare / plan.job.cluster().ranges_per_shard();
 }
 
-double LeastReserve(const ResolvedJob& plan, bool saves) {
+double MinReserve(const ResolvedJob& plan, bool saves) {
   return saves ? kProcessGrows + static_cast<double>(kRoomToCopy) * plan.shards_per_server() : 0;
 }
 
@@ -241,7 +241,7 @@ Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves) {
   if (plan.job.train().evaluate_only()) return {};
   const auto all = static_cast<double>(free);
   const double least =
-      std::min(static_cast<double>(LeastServerBytes(plan)), all / 8) + LeastReserve(plan, saves);
+      std::min(static_cast<double>(MinServerBytes(plan)), all / 8) + MinReserve(plan, saves);
   double rows = all / 16 + kMoving * plan.shards_per_server();
   const double pushes = plan.workers() * (2.0 + plan.job.train().max_inflight_pushes());
   for (const GroupPlan& group : plan.trained_groups()) {
@@ -250,7 +250,7 @@ Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves) {
       if (table.dense) continue;  // all of its rows exist before the first step
       const int servers = plan.HoldersOf(table).count / plan.CopiesOf(table);
       rows += pushes * BytesOfRow(plan, table) *
-              MostOnOneShard(static_cast<double>(MostRows(plan, table)), servers);
+              MaxOnOneShard(static_cast<double>(MaxRows(plan, table)), servers);
     }
   }
   Reserve reserve;
@@ -263,9 +263,9 @@ Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves) {
 }
 
 // Twice the least reserve, so that rows get some memory, too.
-int64_t LeastFreeBytes(const ResolvedJob& plan, bool saves) {
+int64_t MinFreeBytes(const ResolvedJob& plan, bool saves) {
   if (plan.job.train().evaluate_only()) return 0;
-  return LeastServerBytes(plan) + static_cast<int64_t>(2 * LeastReserve(plan, saves));
+  return MinServerBytes(plan) + static_cast<int64_t>(2 * MinReserve(plan, saves));
 }
 
 }  // namespace tandem::job

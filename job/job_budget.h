@@ -14,12 +14,12 @@ namespace tandem::job {
 
 // The most ids that a batch can have for `table`, which is not the dense table. The bound assumes
 // that no id repeats. `expected_rows` does not limit it, since that field is only a hint.
-int64_t MostIdsOfBatch(const ResolvedJob& plan, const TablePlan& table);
+int64_t MaxIdsOfBatch(const ResolvedJob& plan, const TablePlan& table);
 
 // The most dense parameters that the job's model can have: every layer with its bias, computed from
 // the width of the model's inputs. 0 for a model that the job does not describe (a program's, or
 // one from a file).
-int64_t MostDenseParameters(const ResolvedJob& plan);
+int64_t MaxDenseParameters(const ResolvedJob& plan);
 
 // The most bytes that update policies may hold on one shard: workers x steps x the part of the
 // largest push that one shard gets.
@@ -43,7 +43,7 @@ double BytesOfRow(const ResolvedJob& plan, const TablePlan& table);
 int64_t RowsExpected(const TablePlan& table);
 
 // The bytes that a server needs at least besides its process: those that policies may hold back.
-int64_t LeastServerBytes(const ResolvedJob& plan);
+int64_t MinServerBytes(const ResolvedJob& plan);
 
 // A shard needs so much free memory to copy the next rows of a checkpoint.
 inline constexpr int64_t kRoomToCopy = int64_t{2} << 20;
@@ -73,7 +73,7 @@ struct Reserve {
 // the job only evaluates.
 Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves);
 // The least `free` of a server that can keep the reserve.
-int64_t LeastFreeBytes(const ResolvedJob& plan, bool saves);
+int64_t MinFreeBytes(const ResolvedJob& plan, bool saves);
 
 // The ways out for a user whose rows do not fit.
 inline constexpr char kWaysToFit[] =

@@ -13,8 +13,8 @@
 #include "job/data_check.h"
 #include "job/job.h"
 #include "job/refuse.h"
-#include "job/row_shape.h"
 #include "job/row_rules_check.h"
+#include "job/row_shape.h"
 #include "job/step_time_check.h"
 #include "job/user_module.h"
 #include "policies/kinds.h"
@@ -28,9 +28,9 @@ constexpr int64_t kMaxRangesPerTable = 1 << 16;
 constexpr int64_t kMaxRanges = 1 << 19;
 constexpr int kMaxTables = 1024;
 
-absl::Status CheckCluster(const Job& job, int64_t most_workers) {
+absl::Status CheckCluster(const Job& job, int64_t max_workers) {
   const Cluster& cluster = job.cluster();
-  TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, most_workers));
+  TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, max_workers));
   int64_t holders = cluster.servers();  // of the table with the most
   int64_t all = job.dense().synchroniser() == Dense::SERVERS ? cluster.servers() : 0;
   for (const Table& table : job.table()) {  // workers share the rows of some tables
@@ -845,9 +845,9 @@ absl::Status CheckSecurity(const Job& job) {
 
 }  // namespace
 
-absl::Status CheckJob(const Job& job, int64_t most_workers) {
+absl::Status CheckJob(const Job& job, int64_t max_workers) {
   if (job.name().size() > 200) return Refuse("name", "longer than 200 characters");
-  TANDEM_RETURN_IF_ERROR(CheckCluster(job, most_workers));
+  TANDEM_RETURN_IF_ERROR(CheckCluster(job, max_workers));
   TANDEM_RETURN_IF_ERROR(CheckDataSpec(job.data()));
   if (job.train().batch_size() == 0) {
     return Refuse("train.batch_size", "not set; the rows of a step on each worker, such as 1024");

@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxTimedWorkers = 65536;
 // Refuses contradictions in a job whose values are checked (field_check.h) and whose defaults are
 // filled in. The message is "path: what is wrong; hint", with paths as in `--set`:
 // "table[0].policy.bound".
-absl::Status CheckJob(const Job& job, int64_t most_workers);
+absl::Status CheckJob(const Job& job, int64_t max_workers);
 
 }  // namespace tandem::job
 

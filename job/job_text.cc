@@ -78,12 +78,12 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 // The distance for "did you mean". Upper and lower case count as equal. If one word begins with the
 // other, the distance is at most 1.
 size_t Distance(absl::string_view word, absl::string_view candidate) {
-  constexpr size_t kLeastBeginning = 3;
+  constexpr size_t kMinBeginning = 3;
   const std::string a = absl::AsciiStrToLower(word), b = absl::AsciiStrToLower(candidate);
   const size_t distance = EditDistance(a, b);
   const bool begins = absl::StartsWith(b, a) || absl::StartsWith(a, b);
-  return begins && std::min(a.size(), b.size()) >= kLeastBeginning ? std::min<size_t>(distance, 1)
-                                                                   : distance;
+  return begins && std::min(a.size(), b.size()) >= kMinBeginning ? std::min<size_t>(distance, 1)
+                                                                 : distance;
 }
 
 }  // namespace

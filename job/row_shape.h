@@ -15,8 +15,8 @@ namespace tandem::job {
 
 // How many ids a row has in one field.
 struct BagShape {
-  bool bag = false;  // true: any number of ids up to most_ids; false: one id
-  int most_ids = 1;
+  bool bag = false;  // true: any number of ids up to max_ids; false: one id
+  int max_ids = 1;
   bool weighted = false;
 };
 

@@ -42,7 +42,7 @@
 namespace tandem::models {
 namespace {
 
-constexpr size_t kMostMessage = 400;  // bytes of a message of LibTorch
+constexpr size_t kMaxMessage = 400;  // bytes of a message of LibTorch
 constexpr char kSignature[] =
     "forward(self, dense: torch.Tensor, sparse: Dict[str, torch.Tensor]) -> torch.Tensor";
 
@@ -69,7 +69,7 @@ std::string OneLine(absl::string_view what) {
   if (absl::StrContains(message, "failed in the TorchScript interpreter") && !lines.empty()) {
     message = std::string(absl::StripAsciiWhitespace(lines.back()));
   }
-  if (message.size() > kMostMessage) message = message.substr(0, kMostMessage) + "...";
+  if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + "...";
   return where.empty() ? message : absl::StrCat(message, " (", where, ")");
 }
 

@@ -56,9 +56,9 @@ std::string TextOfLogLine(const std::string& line) {
 }
 
 void BoundedLog::Warning(const Log& log, absl::string_view line) {
-  if (written_ >= kMost) return;
+  if (written_ >= kMax) return;
   log.Warning(line);
-  if (++written_ == kMost) log.Warning("more lines like these are not logged");
+  if (++written_ == kMax) log.Warning("more lines like these are not logged");
 }
 
 }  // namespace tandem::node

@@ -50,12 +50,12 @@ class Log {
   std::shared_ptr<spdlog::logger> logger_;
 };
 
-// Limits log lines whose number other processes control: only the first kMost lines are written.
+// Limits log lines whose number other processes control: only the first kMax lines are written.
 //
 // Thread safety: none.
 class BoundedLog {
  public:
-  static constexpr int kMost = 100;
+  static constexpr int kMax = 100;
   void Warning(const Log& log, absl::string_view line);
 
  private:

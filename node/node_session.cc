@@ -60,12 +60,12 @@ NodeLink::Options LinkOptions(const NodeSession::Options& options) {
 
 // The first few differences from the job `text` to `own`: "table[0].dim: 8 -> 4".
 std::string Differences(const std::string& text, const Job& own) {
-  constexpr size_t kMost = 5;
+  constexpr size_t kMax = 5;
   const absl::StatusOr<Job> theirs = job::ParseJob(text, "the scheduler's job", {});
   if (!theirs.ok()) return "";
   std::vector<std::string> lines = job::AllDifferences(*theirs, own);
-  if (lines.size() > kMost) {
-    lines.resize(kMost);
+  if (lines.size() > kMax) {
+    lines.resize(kMax);
     lines.push_back("...");
   }
   return absl::StrJoin(lines, ", ");

@@ -49,10 +49,10 @@ absl::StatusOr<transport::TransportWay> ShmWay() {
 }
 
 absl::StatusOr<transport::TransportWay> RdmaWay(std::shared_ptr<rdma::RdmaContext> context,
-                                                int most_peers) {
+                                                int max_peers) {
   rdma::RdmaOptions options;
-  options.min_peers = most_peers;
-  options.max_peers = most_peers + kReaders;
+  options.min_peers = max_peers;
+  options.max_peers = max_peers + kReaders;
   options.context = std::move(context);
   options.linger = kRoleLinger;
   TANDEM_ASSIGN_OR_RETURN(auto transport, rdma::NewRdmaTransport(options));
@@ -67,7 +67,7 @@ absl::StatusOr<transport::TransportWay> ZmqWay(const transport::ZmqOptions& opti
 // State that all endpoints of a process share.
 struct Shared {
   Cluster::Transport wanted;
-  int most_peers = 1;
+  int max_peers = 1;
   transport::ZmqOptions zmq;
   absl::StatusOr<std::shared_ptr<rdma::RdmaContext>> rdma = absl::UnavailableError("not wanted");
   std::shared_ptr<transport::PathLog> paths;
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(const Shared& 
     options.forced = kRdmaName;
   }
   if (shared.rdma.ok()) {
-    absl::StatusOr<transport::TransportWay> way = RdmaWay(*shared.rdma, shared.most_peers);
+    absl::StatusOr<transport::TransportWay> way = RdmaWay(*shared.rdma, shared.max_peers);
     if (!way.ok() && !automatic) return way.status();
     if (way.ok()) options.ways.push_back(*std::move(way));
   }
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(const Shared& 
 
 }  // namespace
 
-int MostPeers(const Cluster& cluster) {
+int MaxPeers(const Cluster& cluster) {
   return std::max(1, cluster.servers() * cluster.shards_per_server() + cluster.workers());
 }
 
@@ -144,7 +144,7 @@ absl::Status CheckTransport(const Job& job) {
   if (!wanted) return absl::OkStatus();
   absl::StatusOr<std::shared_ptr<rdma::RdmaContext>> context = rdma::RdmaContext::New();
   const absl::Status made = context.ok()
-                                ? RdmaWay(*std::move(context), MostPeers(Serving(job))).status()
+                                ? RdmaWay(*std::move(context), MaxPeers(Serving(job))).status()
                                 : context.status();
   if (made.ok()) return made;
   return absl::Status(made.code(), absl::StrCat("cluster.transport: RDMA: ", made.message()));
@@ -175,7 +175,7 @@ MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, ui
   const Cluster::Transport wanted = cluster.transport();
   auto shared = std::make_shared<Shared>();
   shared->wanted = wanted;
-  shared->most_peers = MostPeers(cluster);
+  shared->max_peers = MaxPeers(cluster);
   shared->zmq = ZmqOptionsOf(flags, incarnation);
   shared->paths = std::move(paths);
   const bool encrypts = flags.keys != nullptr && flags.encrypt_all;  // RDMA cannot be encrypted

@@ -33,7 +33,7 @@ absl::Status CheckHostsApart(const Job& job);
 
 // The largest number of peers that an endpoint of a server or worker can have: all shards (because
 // ranges move between them) and all workers (because evaluations are gathered).
-int MostPeers(const Cluster& cluster);
+int MaxPeers(const Cluster& cluster);
 
 }  // namespace tandem::node
 

@@ -168,13 +168,13 @@ std::string ParsedFrame::DebugString() const {
   }
   if (header.flags != 0) absl::StrAppend(&out, " flags ", header.flags);
   if (header.samples != 0) absl::StrAppend(&out, " samples ", header.samples);
-  constexpr uint32_t kMost = 8;  // entries; a frame may have a million
-  for (uint32_t i = 0; i < std::min(entry_count, kMost); ++i) {
+  constexpr uint32_t kMax = 8;  // entries; a frame may have a million
+  for (uint32_t i = 0; i < std::min(entry_count, kMax); ++i) {
     const SliceEntry e = Entry(i);
     absl::StrAppend(&out, "\n  range ", e.range, " rows ", e.rows, " version ", e.version,
                     " clock ", e.clock, " status ", static_cast<int>(e.status));
   }
-  if (entry_count > kMost) absl::StrAppend(&out, "\n  and ", entry_count - kMost, " more");
+  if (entry_count > kMax) absl::StrAppend(&out, "\n  and ", entry_count - kMax, " more");
   return out;
 }
 

@@ -10,19 +10,19 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMostCharacters = 64;
+constexpr size_t kMaxCharacters = 64;
 
 }  // namespace
 
 absl::Status CheckReportedName(const std::string& name) {
   const auto visible = [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); };
-  if (!name.empty() && name.size() <= kMostCharacters &&
+  if (!name.empty() && name.size() <= kMaxCharacters &&
       std::all_of(name.begin(), name.end(), visible)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("the name of a reported value, \"", EscapeInvisible(ClipText(name, 80)),
-                   "\": expected 1 to ", kMostCharacters, " visible ASCII characters"));
+                   "\": expected 1 to ", kMaxCharacters, " visible ASCII characters"));
 }
 
 }  // namespace tandem

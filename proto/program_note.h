@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-inline constexpr size_t kMostReported = 100;  // values in one report
+inline constexpr size_t kMaxReported = 100;  // values in one report
 
 // INVALID_ARGUMENT: the name is not 1 to 64 visible ASCII characters.
 absl::Status CheckReportedName(const std::string& name);

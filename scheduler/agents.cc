@@ -18,8 +18,8 @@ absl::Status Agents::Add(uint64_t connection, const Register& request) {
                        "; hint: another launch may use the same --out or --scheduler"));
     }
   }
-  if (agents_.size() >= kMost && agents_.count(request.incarnation()) == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("the job has ", kMost, " agents already"));
+  if (agents_.size() >= kMax && agents_.count(request.incarnation()) == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("the job has ", kMax, " agents already"));
   }
   agents_[request.incarnation()] = {request.index(), Clip(request.host()), request.pid(),
                                     connection};

@@ -28,11 +28,11 @@ struct Agent {
 
 class Agents {
  public:
-  static constexpr size_t kMost = 1024;
+  static constexpr size_t kMax = 1024;
   enum class Request { kCheckpoint, kEnd };
 
   // ALREADY_EXISTS: an agent of the same rank is connected; another launch may have the same
-  // address. RESOURCE_EXHAUSTED: there are kMost agents.
+  // address. RESOURCE_EXHAUSTED: there are kMax agents.
   absl::Status Add(uint64_t connection, const Register& request);
   // The connection broke, or the agent closed it.
   void OnLost(uint64_t connection);

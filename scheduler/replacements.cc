@@ -118,8 +118,8 @@ void Replacements::OnForgotten(const ShardReport& report) {
   if (!vacant() || vacancy_->start.has_value()) return;
   if (report.forgotten().worker() != vacancy_->rank) return;
   vacancy_->forgotten.insert({report.server(), report.shard()});
-  vacancy_->least = std::min(vacancy_->least, report.forgotten().least());
-  vacancy_->most = std::max(vacancy_->most, report.forgotten().most());
+  vacancy_->least = std::min(vacancy_->least, report.forgotten().min_step());
+  vacancy_->most = std::max(vacancy_->most, report.forgotten().max_step());
 }
 
 absl::optional<Failure> Replacements::OnServersAnswered() {

@@ -36,7 +36,7 @@ uint64_t Last(uint64_t end) { return end - 1; }
 
 // The least bytes of a row in a RowIndex: a bucket has 64 bytes for 5 rows, and at most 65 % of the
 // places have a row.
-constexpr size_t kLeastIndexBytes = 19;
+constexpr size_t kMinIndexBytes = 19;
 
 bool IsAtBudget(const job::TablePlan& table) {
   return table.eviction.kind() == Eviction::AT_BUDGET;
@@ -211,7 +211,7 @@ double CheckpointLoad::TableRows::Estimate(const CheckpointFile& file, uint64_t 
                                            uint64_t end) const {
   auto rows = static_cast<double>(file.rows);
   if (file.rows < 0) {  // from the length, as if the file had only rows, with the slots of this job
-    rows = static_cast<double>(file.bytes) / (bytes_per_row - kLeastIndexBytes + sizeof(uint64_t));
+    rows = static_cast<double>(file.bytes) / (bytes_per_row - kMinIndexBytes + sizeof(uint64_t));
   }
   const double all = rows * bytes_per_row;
   if (another_salt) return all * std::ldexp(Width(begin, end), -64);
@@ -396,7 +396,7 @@ std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, c
   for (const RangeMap::Range& range : map.ranges()) {
     if (range.owner.index != server) continue;
     const job::TablePlan& table = plan.tables[range.table];
-    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + kLeastIndexBytes;
+    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + kMinIndexBytes;
     wanted.push_back({&table, range.begin, range.end, range.owner.shard, row});
   }
   return wanted;

@@ -32,7 +32,7 @@ double Share(uint64_t begin, uint64_t end) {
 
 // The most rows of a range that a worker keeps: the range's share of `cache_rows`, rounded up,
 // which makes it at least one (0, no bound, stays 0).
-size_t MostKept(const policies::Properties& policy, uint64_t begin, uint64_t end) {
+size_t MaxKept(const policies::Properties& policy, uint64_t begin, uint64_t end) {
   return static_cast<size_t>(std::ceil(Share(begin, end) * static_cast<double>(policy.cache_rows)));
 }
 
@@ -45,9 +45,9 @@ RowLimits LimitsOf(const job::TablePlan& plan, uint64_t begin, uint64_t end) {
   }
   limits.within = plan.admission.within_versions();
   limits.zeros = plan.admission.unadmitted() == Admission::ZERO;
-  if (plan.eviction.kind() == Eviction::AGE) limits.most_age = plan.eviction.versions();
+  if (plan.eviction.kind() == Eviction::AGE) limits.max_age = plan.eviction.versions();
   if (plan.eviction.kind() == Eviction::LRU) {
-    limits.most_rows = static_cast<int64_t>(
+    limits.max_rows = static_cast<int64_t>(
         std::ceil(Share(begin, end) * static_cast<double>(plan.eviction.max_rows())));
   }
   limits.at_budget = plan.eviction.kind() == Eviction::AT_BUDGET;
@@ -216,11 +216,11 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   }
   const policies::Properties& policy = order_.properties();
   if (policy.keeps_rows) {
-    subscriptions_ = std::make_unique<Subscriptions>(table->workers, MostKept(policy, begin, end));
+    subscriptions_ = std::make_unique<Subscriptions>(table->workers, MaxKept(policy, begin, end));
     // With AGE rows are gone before they are evicted (Subscriptions::OnVersion).
-    const int64_t most_age = store_.options().limits.most_age;
-    store_.settings().lists_evicted = most_age == 0;
-    subscriptions_->set_most_age(most_age);
+    const int64_t max_age = store_.options().limits.max_age;
+    store_.settings().lists_evicted = max_age == 0;
+    subscriptions_->set_max_age(max_age);
   }
   store_.settings().keeps_numbers = pull_times_.by_row();
   if (policy.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read

@@ -54,11 +54,11 @@ constexpr int kFirstTracedServer = 1'000'000;
 // Bytes of rows that a shard copies for a checkpoint between frames: about a millisecond.
 constexpr size_t kBytesPerSlice = size_t{1} << 20;
 // A shard with less free memory than this copies no further slice, and gives the checkpoint up.
-constexpr size_t kLeastRoom = job::kRoomToCopy;
-static_assert(kLeastRoom >= 2 * kBytesPerSlice);
+constexpr size_t kMinRoom = job::kRoomToCopy;
+static_assert(kMinRoom >= 2 * kBytesPerSlice);
 // Most ranges of a shard that are being written or wait for the file thread. With so many the
 // shard copies no further slices. So at most these copies are in memory, and the one in progress.
-constexpr int kMostFiles = 2;
+constexpr int kMaxFiles = 2;
 
 // A queue of work for one thread. Any thread adds.
 class Inbox {
@@ -411,7 +411,7 @@ class ShardThread {
     if (checkpoint_ == nullptr) return false;
     if (!checkpoint_->marked()) return checkpoint_->copying->MayMark();
     // With little memory, copy a range only when the one before is written.
-    const int most = core_->budget()->MayCopyAhead() ? kMostFiles : 1;
+    const int most = core_->budget()->MayCopyAhead() ? kMaxFiles : 1;
     return !checkpoint_->copied() && checkpoint_->files < most;
   }
 
@@ -420,7 +420,7 @@ class ShardThread {
     const absl::Time begun = MonotonicNow();
     ShardCheckpoint& checkpoint = *checkpoint_->copying;
     if (!checkpoint.marked()) return MarkCheckpoint();
-    if (const size_t room = core_->budget()->room(); room < kLeastRoom) {
+    if (const size_t room = core_->budget()->room(); room < kMinRoom) {
       GiveUp(MemoryFullError(absl::StrCat("no memory for copies of rows: the server uses all but ",
                                           room, " of its ", core_->budget()->limit(),
                                           " bytes; hint: ", job::kWaysToFit)));
@@ -436,7 +436,7 @@ class ShardThread {
   // on is written, only programs change rows, in KEY_VALUE tables: their writes are refused then.
   void CheckMemory() {
     const bool depends = checkpoint_ != nullptr && !checkpoint_->may_fail;
-    const bool full = depends && core_->budget()->room() < kLeastRoom;
+    const bool full = depends && core_->budget()->room() < kMinRoom;
     if (full != std::exchange(refuses_for_memory_, full)) RefuseWrites();
     if (checkpoint_ == nullptr || depends) return;
     // Before the mark the shard has no copies, and an error would end the job.
@@ -714,8 +714,8 @@ class Server {
         std::make_unique<MemoryBudget>(limit, process, static_cast<size_t>(reserve.total()),
                                        std::min(free / 8, shards * MemoryBudget::kSlackOfShard),
                                        /*for_copies=*/static_cast<size_t>(reserve.copies));
-    const auto held = static_cast<size_t>(job::LeastServerBytes(plan));
-    const size_t least = process + static_cast<size_t>(job::LeastFreeBytes(plan, saves));
+    const auto held = static_cast<size_t>(job::MinServerBytes(plan));
+    const size_t least = process + static_cast<size_t>(job::MinFreeBytes(plan, saves));
     if (least <= limit) return;
     fits_ = absl::InvalidArgumentError(absl::StrCat(
         "cluster.memory_per_server: ", limit, " bytes",

@@ -686,8 +686,8 @@ ShardReport ShardCore::ForgetWorker(int rank) {
   held_.Set(ranges_.held_bytes());  // without what was kept for the reads of the worker
   ShardReport report = Report();
   report.mutable_forgotten()->set_worker(rank);
-  report.mutable_forgotten()->set_least(least);
-  report.mutable_forgotten()->set_most(most);
+  report.mutable_forgotten()->set_min_step(least);
+  report.mutable_forgotten()->set_max_step(most);
   return report;
 }
 

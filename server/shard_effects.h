@@ -44,15 +44,15 @@ struct ShardEffects {
   }
 };
 
-// Logs lines about frames from other processes, but only the first kMost lines. Otherwise those
+// Logs lines about frames from other processes, but only the first kMax lines. Otherwise those
 // processes could fill the log.
 class PeerLog {
  public:
-  static constexpr int kMost = 100;
+  static constexpr int kMax = 100;
   void Add(std::string line, ShardEffects* effects) {
-    if (lines_ >= kMost) return;
+    if (lines_ >= kMax) return;
     effects->log.push_back(std::move(line));
-    if (++lines_ == kMost) effects->log.push_back("further lines about frames are not logged");
+    if (++lines_ == kMax) effects->log.push_back("further lines about frames are not logged");
   }
 
  private:

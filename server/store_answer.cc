@@ -11,9 +11,9 @@
 namespace tandem::server {
 namespace {
 
-constexpr size_t kMostAnswerBytes = size_t{64} << 20;  // of rows in the answer to one frame
-constexpr size_t kMostRefusalBytes = 512;
-constexpr size_t kMostScanBytes = size_t{8} << 20;  // of rows in one slice of a scan
+constexpr size_t kMaxAnswerBytes = size_t{64} << 20;  // of rows in the answer to one frame
+constexpr size_t kMaxRefusalBytes = 512;
+constexpr size_t kMaxScanBytes = size_t{8} << 20;  // of rows in one slice of a scan
 
 size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.extra_floats);
@@ -57,12 +57,12 @@ absl::Status CheckSlices(const ParsedFrame& frame, const job::ResolvedJob& plan,
           absl::StrCat("write ", e.version, " with ", e.rows, " rows of ", e.row_floats,
                        " floats, expected ", want, " and at most ", kMaxStoreRows, " rows"));
     }
-    bytes += action == StoreAction::kScan   ? kMostScanBytes
+    bytes += action == StoreAction::kScan   ? kMaxScanBytes
              : action == StoreAction::kRead ? e.rows * width * sizeof(float)
                                             : 0;
-    if (bytes > kMostAnswerBytes) {
+    if (bytes > kMaxAnswerBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("asks for ", bytes, " bytes, at most ", kMostAnswerBytes));
+          absl::StrCat("asks for ", bytes, " bytes, at most ", kMaxAnswerBytes));
     }
   }
   return absl::OkStatus();
@@ -96,7 +96,7 @@ void Read(const RowTable& store, absl::Span<const uint64_t> keys, Answer* answer
 
 int64_t Scan(const RowTable& store, int64_t cursor, uint64_t wanted, Answer* answer) {
   const size_t width = static_cast<size_t>(store.dim() + store.slots_per_row());
-  const size_t most = std::max<size_t>(1, kMostScanBytes / 2 / (width * sizeof(float)));
+  const size_t most = std::max<size_t>(1, kMaxScanBytes / 2 / (width * sizeof(float)));
   std::vector<uint32_t> rows;
   const uint64_t next = store.Scan(static_cast<uint64_t>(cursor),
                                    std::clamp<size_t>(wanted, 1, most), &answer->keys, &rows);
@@ -118,7 +118,7 @@ bool IsResentWrite(const ParsedFrame& frame, absl::Span<const std::unique_ptr<Ra
 
 Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, SliceStatus status,
                   absl::string_view why, BufferSource& buffers) {
-  why = why.substr(0, kMostRefusalBytes);
+  why = why.substr(0, kMaxRefusalBytes);
   Buffer text;
   if (frame.entry_count > 0 && !why.empty()) {
     const size_t words = (why.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t);

@@ -35,7 +35,7 @@ void Subscriptions::StopKeeping(int rank, uint64_t key) {
   ranks.pop_back();
   if (!ranks.empty()) return;
   keepers_.erase(keepers);
-  if (most_age_ > 0) StopLooking(key);
+  if (max_age_ > 0) StopLooking(key);
 }
 
 // Removes stale entries once they are half of the heap. Their rows may stay for very many versions,
@@ -66,7 +66,7 @@ void Subscriptions::OnRead(int rank, int64_t step, absl::Span<const uint64_t> ke
     const auto [it, is_new] = worker.rows.try_emplace(key);
     if (is_new) keepers_[key].push_back(rank);
     it->second.used = std::max(it->second.used, step);
-    if (most_age_ > 0 && looks_.try_emplace(key).second) {
+    if (max_age_ > 0 && looks_.try_emplace(key).second) {
       due_.emplace_back(0, key);  // at the next version
       std::push_heap(due_.begin(), due_.end(), std::greater<>());
     }
@@ -121,7 +121,7 @@ void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
 }
 
 // A look at a present row gives the version until which the row stays. A row that is absent at a
-// look can be created right after it, and then stays for most_age_ versions. So no row gets too old
+// look can be created right after it, and then stays for max_age_ versions. So no row gets too old
 // between two looks, and a row that is absent at both looks was absent all the time. But if the
 // version skips that of a look, a row may have come and gone.
 void Subscriptions::OnVersion(int64_t version,
@@ -137,7 +137,7 @@ void Subscriptions::OnVersion(int64_t version,
     const bool absent = until < 0;
     if (absent && (!look.was_absent || at < version)) OnChanged({&key, 1});
     look.was_absent = absent;
-    look.version = absent ? version + most_age_ : until + 1;
+    look.version = absent ? version + max_age_ : until + 1;
     due_.emplace_back(look.version, key);
     std::push_heap(due_.begin(), due_.end(), std::greater<>());
   }

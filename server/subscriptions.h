@@ -64,7 +64,7 @@ class Subscriptions {
 
   // More than 0: the table has eviction by AGE, and rows also change by getting too old. Then call
   // OnVersion for each new version of the range. present_until(key) is RowTable::PresentUntil.
-  void set_most_age(int64_t versions) { most_age_ = versions; }
+  void set_max_age(int64_t versions) { max_age_ = versions; }
   void OnVersion(int64_t version, absl::FunctionRef<int64_t(uint64_t key)> present_until);
   // Memory for OnVersion: a number that stays close to that of the rows that some worker keeps.
   size_t looks() const { return due_.size(); }
@@ -107,7 +107,7 @@ class Subscriptions {
   const size_t most_;
   // With AGE: by kept key, the next look whether its row is still there. The heap has the versions
   // of these looks and their keys, the earliest first, and also stale entries.
-  int64_t most_age_ = 0;
+  int64_t max_age_ = 0;
   std::unordered_map<uint64_t, Look> looks_;
   std::vector<std::pair<int64_t, uint64_t>> due_;
   uint32_t view_ = 0;

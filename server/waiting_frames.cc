@@ -31,7 +31,7 @@ void WaitingFrames::Add(absl::Time now, const ParsedFrame& frame, const std::vec
     }
     return;
   }
-  if (of_sender.size() >= kMostPerSender) return;
+  if (of_sender.size() >= kMaxPerSender) return;
   if (free_.empty()) free_.push_back(&entries_.emplace_back());
   Entry* const entry = free_.back();
   free_.pop_back();

@@ -110,7 +110,7 @@ class WaitingFrames {
   static constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
   // A correct worker has fewer: its prefetch depth, or its pushes in flight, for every group. A
   // frame beyond the bound is dropped, and the client sends it again.
-  static constexpr size_t kMostPerSender = 4096;
+  static constexpr size_t kMaxPerSender = 4096;
 
   Entries::iterator Append(Entries* list, Entry* entry);
   void Unlink(Entries* list, Entries::iterator place);

@@ -578,8 +578,8 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("send_queue_frames ", options.send_queue_frames, ", expected 1 to 65536"));
   }
-  constexpr int kMostDescriptors = 6;  // descriptors of an endpoint without peers
-  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
+  constexpr int kMaxDescriptors = 6;  // descriptors of an endpoint without peers
+  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMaxDescriptors));
   // Without such memory rings could be made, but no large frame could ever be sent. So check now.
   TANDEM_RETURN_IF_ERROR(CreateMemoryForReaders(kPageBytes).status());
   auto endpoint = std::make_unique<Endpoint>(options);

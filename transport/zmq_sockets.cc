@@ -52,8 +52,8 @@ absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type, bool ipv
 
 // Encrypts all connections of a socket. The same pair of keys serves both ends.
 void SetCurve(const ZmqOptions& options, void* socket, int type, const JobKeys& keys) {
-  constexpr int64_t kMostOverhead = 64;  // of one encrypted part: 33 bytes
-  const int64_t most = static_cast<int64_t>(options.max_part_bytes) + kMostOverhead;
+  constexpr int64_t kMaxOverhead = 64;  // of one encrypted part: 33 bytes
+  const int64_t most = static_cast<int64_t>(options.max_part_bytes) + kMaxOverhead;
   TANDEM_CHECK(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0);
   const auto set = [socket](int option, const std::string& key) {
     TANDEM_CHECK(zmq_setsockopt(socket, option, key.c_str(), key.size() + 1) == 0);

@@ -35,7 +35,7 @@ constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
 constexpr auto kRefusalSpacing = std::chrono::minutes(1);  // between two reports of refused peers
 // A peer that closes this many connections in the handshake refuses this side's keys. One closed
 // connection may also come from a process that ends.
-constexpr int kMostRefusals = 3;
+constexpr int kMaxRefusals = 3;
 constexpr int kHandshakeFailed = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                  ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                                  ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -141,7 +141,7 @@ absl::Status WhyUnreachable(const ZmqOptions& options, int event, uint32_t value
   const bool no_detail = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
   // A peer that asks for keys may close the connection before this side has heard so.
   const bool closes = (encrypts || options.keys == nullptr) && ClosedByPeer(event, value) &&
-                      ++peer->refusals >= kMostRefusals;
+                      ++peer->refusals >= kMaxRefusals;
   absl::string_view why;
   if (!no_detail && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
     why = options.keys == nullptr ? "asks for a token"
@@ -784,8 +784,8 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
         "send_queue_frames ", options.send_queue_frames, " and max_part_bytes ",
         options.max_part_bytes, ": expected at least 1, the latter at most ", kMaxPartBytes));
   }
-  constexpr int kMostDescriptors = 14;  // descriptors without peers, with the context's
-  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
+  constexpr int kMaxDescriptors = 14;  // descriptors without peers, with the context's
+  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMaxDescriptors));
   TANDEM_RETURN_IF_ERROR(options.context->MayStart());
   auto transport = std::make_unique<ZmqTransport>(options);
   TANDEM_RETURN_IF_ERROR(transport->Bind());

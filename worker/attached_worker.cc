@@ -19,7 +19,7 @@ namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kResend = absl::Seconds(1);  // for messages without an answer
-constexpr size_t kMostNotes = 1000;                   // notes without an answer
+constexpr size_t kMaxNotes = 1000;                    // notes without an answer
 
 std::string BarrierName(int64_t number) { return absl::StrCat("program ", number); }
 
@@ -29,7 +29,7 @@ size_t CellsOf(const data::SparseInput& input) {
 
 absl::Status TooMany(size_t values) {
   return absl::InvalidArgumentError(
-      absl::StrCat("a report of ", values, " values, expected 1 to ", kMostReported));
+      absl::StrCat("a report of ", values, " values, expected 1 to ", kMaxReported));
 }
 
 absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
@@ -150,7 +150,7 @@ absl::Status AttachedWorker::EnterBarrier(const ProgramValues& values, int64_t s
   for (const auto& [name, value] : values.value()) {
     TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   }
-  if (static_cast<size_t>(values.value_size()) > kMostReported) return TooMany(values.value_size());
+  if (static_cast<size_t>(values.value_size()) > kMaxReported) return TooMany(values.value_size());
   if (of_evaluation) TANDEM_RETURN_IF_ERROR(requests_.Expect(Request::Kind::kTestBatch).status());
   absl::MutexLock lock(&mutex_);
   if (!joined_)
@@ -235,12 +235,12 @@ void AttachedWorker::Hear(const Control& control) {
 
 absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>& values,
                                             int64_t step, absl::Time deadline) {
-  if (values.empty() || values.size() > kMostReported) return TooMany(values.size());
+  if (values.empty() || values.size() > kMaxReported) return TooMany(values.size());
   for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   absl::MutexLock lock(&mutex_);
   if (!joined_)
     return absl::FailedPreconditionError("cannot report values before the job is joined");
-  while (notes_.size() >= kMostNotes && !ended_) {
+  while (notes_.size() >= kMaxNotes && !ended_) {
     if (changed_.WaitUntil(&mutex_, deadline)) return false;
   }
   if (ended_ && Stopped()) return true;
@@ -362,7 +362,7 @@ absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) con
   for (const data::SparseInput& input : batch.sparse) {
     TANDEM_CHECK(input.table < job.tables.size());
     const job::TablePlan& table = job.tables[input.table];
-    const int64_t ids = job::MostIdsOfBatch(job, table) / job.job.train().batch_size() * most;
+    const int64_t ids = job::MaxIdsOfBatch(job, table) / job.job.train().batch_size() * most;
     if (static_cast<int64_t>(input.index.size()) <= ids) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "a batch has ", input.index.size(), " ids for table ", table.name, ", but only ", ids,

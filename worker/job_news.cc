@@ -11,7 +11,7 @@ void JobNews::Hear(const Control& control) {
   absl::MutexLock lock(&mutex_);
   if (control.has_record()) {
     records_.push_back(control.record().json());
-    if (records_.size() > kMostRecords) records_.pop_front();
+    if (records_.size() > kMaxRecords) records_.pop_front();
   }
   const BarrierRelease& release = control.barrier_release();
   // A release may come twice.

@@ -34,11 +34,11 @@ class JobNews {
   absl::StatusOr<bool> Evaluation(absl::Time deadline, std::string* json);
 
   // The next record (Record of wire.proto); nullopt: there is none yet. Only the newest
-  // kMostRecords are kept.
+  // kMaxRecords are kept.
   std::optional<std::string> TakeRecord();
 
  private:
-  static constexpr size_t kMostRecords = 1000;
+  static constexpr size_t kMaxRecords = 1000;
 
   absl::Mutex mutex_;
   CondVar changed_;

@@ -6,12 +6,12 @@ namespace tandem::worker {
 
 void LossHistory::Add(double loss_sum, int64_t samples) {
   if (buckets_.empty() || steps_in_last_ == steps_a_bucket_) {
-    if (buckets_.size() == kMost) {
-      for (size_t i = 0; i < kMost / 2; ++i) {
+    if (buckets_.size() == kMax) {
+      for (size_t i = 0; i < kMax / 2; ++i) {
         const Part &first = buckets_[2 * i], &second = buckets_[2 * i + 1];
         buckets_[i] = {first.loss + second.loss, first.samples + second.samples};
       }
-      buckets_.resize(kMost / 2);
+      buckets_.resize(kMax / 2);
       steps_a_bucket_ *= 2;
     }
     buckets_.emplace_back();

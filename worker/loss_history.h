@@ -18,7 +18,7 @@ class LossHistory {
   struct Part {
     double loss = 0, samples = 0;
   };
-  LossHistory() { buckets_.reserve(kMost); }
+  LossHistory() { buckets_.reserve(kMax); }
 
   // A step with samples has been computed.
   void Add(double loss_sum, int64_t samples);
@@ -29,7 +29,7 @@ class LossHistory {
  private:
   // When this many buckets are full, neighbours are merged in pairs. A tenth of the samples then
   // still spans at least six buckets.
-  static constexpr size_t kMost = 128;
+  static constexpr size_t kMax = 128;
 
   std::vector<Part> buckets_;
   int64_t steps_a_bucket_ = 1;

@@ -39,10 +39,10 @@ namespace tandem::worker {
 class StepState {
  public:
   struct Options {
-    int depth = 0;               // steps for which rows may be pulled ahead
-    int slots = 2;               // at least depth + 2
-    int64_t most_in_flight = 1;  // steps pushed and not acknowledged
-    bool lockstep = false;       // workers without data continue with empty steps
+    int depth = 0;              // steps for which rows may be pulled ahead
+    int slots = 2;              // at least depth + 2
+    int64_t max_in_flight = 1;  // steps pushed and not acknowledged
+    bool lockstep = false;      // workers without data continue with empty steps
   };
   struct Epoch {
     int64_t first_step = 0;
@@ -271,7 +271,7 @@ class StepOrder final : public StepState {
  private:
   template <typename Gate>
   bool MayStart(Gate& gate) {
-    if (gate.pushes() >= options_.most_in_flight) {
+    if (gate.pushes() >= options_.max_in_flight) {
       gate.AwaitPush();
       return false;
     }

@@ -22,10 +22,10 @@ std::string DescribeTables(const job::ResolvedJob& plan) {
     if (found == kinds.end()) found = kinds.insert(kinds.end(), {kind, {}});
     found->second.push_back(table.name);
   }
-  constexpr size_t kMostNames = 4;
+  constexpr size_t kMaxNames = 4;
   std::vector<std::string> parts;
   for (const auto& [kind, names] : kinds) {
-    if (names.size() > kMostNames) {
+    if (names.size() > kMaxNames) {
       parts.push_back(absl::StrCat(names.size(), " tables ", kind));
       continue;
     }

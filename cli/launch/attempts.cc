@@ -107,7 +107,7 @@ bool Attempts::MayReplace() const {
 }
 
 // How many workers of this attempt the scheduler may have replaced.
-int Attempts::MostReplacements() const {
+int Attempts::MaxReplacements() const {
   return MayReplace() ? restarts_.ForScheduler(MonotonicNow()).left : 0;
 }
 
@@ -119,7 +119,7 @@ Supervisor::Options Attempts::HowToStop() const {
       MayRestart() && flags_.ranks == 1 && restarts_.ForScheduler(MonotonicNow()).left > 0;
   options.checkpoints = checkpoints_ && flags_.replay.empty();
   options.ends_at_once = !flags_.replay.empty();
-  options.replaces = MostReplacements() > 0;
+  options.replaces = MaxReplacements() > 0;
   options.scripts = !flags_.python.empty() && !flags_.scores;
   options.naming = job::SilenceTimes(plan_.job).naming;
   options.why_no_log = [out = flags_.out] {
@@ -137,7 +137,7 @@ absl::Status Attempts::StartScheduler() {
     const scheduler::Restarts before = restarts_.ForScheduler(MonotonicNow());
     scheduler.argv.insert(scheduler.argv.end(), {"--restarts", RestartsFlag(before)});
   }
-  if (const int most = MostReplacements(); most > 0) {
+  if (const int most = MaxReplacements(); most > 0) {
     scheduler.argv.insert(scheduler.argv.end(), {"--replacements", absl::StrCat(most)});
     TANDEM_RETURN_IF_ERROR(attempt_->exits.Open());
     scheduler.stdin_fd = attempt_->exits.read_fd();

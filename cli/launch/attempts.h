@@ -102,7 +102,7 @@ class Attempts {
   bool MayGoOn() const;
   bool MayRestart() const;
   bool MayReplace() const;
-  int MostReplacements() const;
+  int MaxReplacements() const;
   Supervisor::Options HowToStop() const;
 
   // The attempt.

@@ -41,9 +41,9 @@ void KillGroupOfFailed(pid_t child) {
 
 std::vector<std::string> LastLines(const std::string& path) {
   if (path.empty()) return {};
-  constexpr std::streamoff kMostBytes = 8192;
+  constexpr std::streamoff kMaxBytes = 8192;
   std::ifstream file(path, std::ios::ate | std::ios::binary);
-  file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
+  file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMaxBytes));
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {
     if (!absl::StripAsciiWhitespace(line).empty()) lines.push_back(line);

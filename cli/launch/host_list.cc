@@ -16,7 +16,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr int kMostRanks = 4096;
+constexpr int kMaxRanks = 4096;
 
 // `host`: perhaps with a zone, as in "fe80::1%eth0".
 bool IsIpv6(absl::string_view host) {
@@ -48,9 +48,9 @@ class Hosts {
     const std::string host = text.empty() ? "" : HostForSsh(text);
     if (host.empty()) return refused(absl::StrCat("'", text, "' is not the name of a host"));
     int number = 0;
-    if (!absl::SimpleAtoi(slots, &number) || number < 1 || number > kMostRanks) {
+    if (!absl::SimpleAtoi(slots, &number) || number < 1 || number > kMaxRanks) {
       return refused(absl::StrCat("host ", host, " has '", slots, "' slots, expected 1 to ",
-                                  kMostRanks, "; hint: leave out a host that must not be used"));
+                                  kMaxRanks, "; hint: leave out a host that must not be used"));
     }
     if (!names_.insert(host).second) {
       return refused(absl::StrCat("host ", host,

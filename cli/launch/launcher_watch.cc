@@ -26,11 +26,11 @@ int ReadByte(int fd, int milliseconds, char* byte) {
 }  // namespace
 
 void LauncherWatch::TakeToken() {
-  constexpr size_t kMostBytes = 4096;
+  constexpr size_t kMaxBytes = 4096;
   const absl::Time until = MonotonicNow() + absl::Seconds(10);
   std::string token;
   char byte = 0;
-  while (lifeline_ >= 0 && token.size() < kMostBytes) {
+  while (lifeline_ >= 0 && token.size() < kMaxBytes) {
     const auto left = absl::ToInt64Milliseconds(until - MonotonicNow());
     if (left <= 0) break;
     const int got = ReadByte(lifeline_, static_cast<int>(left), &byte);

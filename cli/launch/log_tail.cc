@@ -7,7 +7,7 @@
 
 namespace tandem::cli {
 namespace {
-constexpr int kMostReads = 64;
+constexpr int kMaxReads = 64;
 }  // namespace
 
 void LogTail::SkipExisting() {
@@ -22,7 +22,7 @@ std::vector<std::string> LogTail::Read(bool last) {
   if (!file_.valid()) return lines;
   char bytes[65536];
   // Bounded while the process runs, because it may write faster than this one reads.
-  for (int reads = 0; last || reads < kMostReads; ++reads) {
+  for (int reads = 0; last || reads < kMaxReads; ++reads) {
     const ssize_t n = read(file_.get(), bytes, sizeof bytes);
     if (n <= 0) break;
     for (ssize_t i = 0; i < n; ++i) Add(bytes[i], &lines);
@@ -36,11 +36,11 @@ void LogTail::Add(char c, std::vector<std::string>* lines) {
   if (c == '\n') return AddLine(lines);
   if (returned_) line_.clear();
   returned_ = c == '\r';
-  if (!returned_ && line_.size() < kMostBytes) line_.push_back(c);
+  if (!returned_ && line_.size() < kMaxBytes) line_.push_back(c);
 }
 
 void LogTail::AddLine(std::vector<std::string>* lines) {
-  if (lines->size() < kMostLines) {
+  if (lines->size() < kMaxLines) {
     lines->push_back(std::move(line_));
   } else {
     ++left_out_;

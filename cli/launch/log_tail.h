@@ -15,8 +15,8 @@ namespace tandem::cli {
 
 class LogTail {
  public:
-  static constexpr size_t kMostLines = 200;   // of one Read
-  static constexpr size_t kMostBytes = 2000;  // of a line; the rest of a longer one is left out
+  static constexpr size_t kMaxLines = 200;   // of one Read
+  static constexpr size_t kMaxBytes = 2000;  // of a line; the rest of a longer one is left out
 
   // The file need not exist yet. `name`: of the process.
   LogTail(std::string name, std::string path) : name_(std::move(name)), path_(std::move(path)) {}
@@ -25,7 +25,7 @@ class LogTail {
   void SkipExisting();
 
   // The whole lines since the last call, each after the last carriage return in it: a progress bar
-  // rewrites its line. When there are more than kMostLines, a line says how many are left out.
+  // rewrites its line. When there are more than kMaxLines, a line says how many are left out.
   // `last`: the process has ended. Also returns what follows the last line end.
   std::vector<std::string> Read(bool last = false);
 

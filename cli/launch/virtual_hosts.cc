@@ -35,7 +35,7 @@ constexpr int kHostsAByte = 250;
 constexpr int kFrameBytes = 9000;
 // The burst is small, so that the limit also holds for transfers of a few milliseconds.
 constexpr double kBurstSeconds = 0.25e-3;
-constexpr int kLeastBurstFrames = 2;
+constexpr int kMinBurstFrames = 2;
 // The queue of a limit. A connection has at most 4 MB in flight (net.ipv4.tcp_wmem), so up to 16
 // connections to one host lose no packet. With more, a full queue drops packets as a real switch
 // does, and TCP resends them.
@@ -89,26 +89,26 @@ absl::Status Batch(const std::string& tool, int space, const std::vector<std::st
 std::string LimitOf(double bytes_per_second) {
   const auto rate = static_cast<int64_t>(std::ceil(bytes_per_second));
   const auto burst = std::max(static_cast<int64_t>(bytes_per_second * kBurstSeconds),
-                              static_cast<int64_t>(kLeastBurstFrames * kFrameBytes));
+                              static_cast<int64_t>(kMinBurstFrames * kFrameBytes));
   return absl::StrCat("root tbf rate ", rate, "bps burst ", burst, " limit ", kQueueBytes);
 }
 
 absl::Status CheckSizes(int hosts, double bytes_per_second) {
-  if (hosts > kMostVirtualHosts) {
+  if (hosts > kMaxVirtualHosts) {
     return absl::InvalidArgumentError(
-        absl::StrCat(hosts, " hosts, expected at most ", kMostVirtualHosts));
+        absl::StrCat(hosts, " hosts, expected at most ", kMaxVirtualHosts));
   }
-  const double least = LeastLinkBytes(hosts);
+  const double least = MinLinkBytes(hosts);
   if (!(bytes_per_second >= least)) {
     return absl::InvalidArgumentError(
         absl::StrCat("links of ", bytes_per_second, " bytes a second, expected at least ",
                      static_cast<int64_t>(least), " with ", hosts, hosts == 1 ? " host" : " hosts",
                      ": with less, processes that live would be taken for dead"));
   }
-  if (bytes_per_second <= kMostLinkBytes) return absl::OkStatus();
+  if (bytes_per_second <= kMaxLinkBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("links of ", bytes_per_second,
                                                  " bytes a second, expected at most ",
-                                                 static_cast<int64_t>(kMostLinkBytes)));
+                                                 static_cast<int64_t>(kMaxLinkBytes)));
 }
 
 }  // namespace
@@ -116,9 +116,9 @@ absl::Status CheckSizes(int hosts, double bytes_per_second) {
 // Measured traffic to a scheduler: 1.8 kB a second from each of 8 processes, 2.5 kB from each of
 // 24, half of them servers. Reports of servers have a line for each worker, so they grow with
 // the job.
-double LeastLinkBytes(int hosts) {
+double MinLinkBytes(int hosts) {
   const double a_host = 2e3, a_pair = 25;
-  return std::max(kLeastLinkBytes, hosts * (a_host + a_pair * hosts));
+  return std::max(kMinLinkBytes, hosts * (a_host + a_pair * hosts));
 }
 
 std::string VirtualHosts::Address(int host) {

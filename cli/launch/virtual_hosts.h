@@ -26,19 +26,19 @@
 
 namespace tandem::cli {
 
-inline constexpr int kMostVirtualHosts = 1000;
+inline constexpr int kMaxVirtualHosts = 1000;
 // Least bytes a second of a link. The scheduler declares a process dead after eight seconds without
-// a heartbeat (scheduler/state/times.h). A connection can hold 4 MB in front of a heartbeat, which a
-// link must carry in less time.
-inline constexpr double kLeastLinkBytes = 5e5;
+// a heartbeat (scheduler/state/times.h). A connection can hold 4 MB in front of a heartbeat, and a link
+// must carry them in less time.
+inline constexpr double kMinLinkBytes = 5e5;
 // The same for so many hosts: the scheduler's link must carry the reports of all processes, too.
-double LeastLinkBytes(int hosts);
-inline constexpr double kMostLinkBytes = 1e11;
+double MinLinkBytes(int hosts);
+inline constexpr double kMaxLinkBytes = 1e11;
 
 class VirtualHosts {
  public:
   // FAILED_PRECONDITION: the machine lacks something; the message says what. INVALID_ARGUMENT: a
-  // rate outside of the limits above, or more hosts than kMostVirtualHosts.
+  // rate outside of the limits above, or more hosts than kMaxVirtualHosts.
   static absl::StatusOr<VirtualHosts> Make(int hosts, double bytes_per_second);
   // Checks whether Make would succeed, by creating and removing a host.
   static absl::Status Check(int hosts, double bytes_per_second);

@@ -14,7 +14,7 @@ constexpr uint64_t kMaxOffset = uint64_t{1} << 62;  // also fits the signed fiel
 // A report of what was read is sent by itself once this fraction of a window was read without one.
 constexpr uint64_t kNewsPerWindow = 4;
 // If a buffer has less room than this, the link takes a new one.
-constexpr size_t kLeastRoom = 512;
+constexpr size_t kMinRoom = 512;
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void FrameLink::Queue::pop() {
 
 FrameLink::FrameLink(BufferSource& source, const FrameLinkOptions& options)
     : source_(source), options_(options), frame_ends_(options.window_frames) {
-  TANDEM_CHECK(options.window_bytes >= kMaxPeek && options.frame_bytes >= kLeastRoom);
+  TANDEM_CHECK(options.window_bytes >= kMaxPeek && options.frame_bytes >= kMinRoom);
   TANDEM_CHECK(options.window_frames >= kNewsPerWindow);
 }
 
@@ -216,7 +216,7 @@ void FrameLink::Seal() {
   buffer_sealed_ = buffer_used_;
   // Align the begin of the next segment, so that the receiver can read its numbers in place.
   const size_t aligned = (buffer_used_ + 63) / 64 * 64;
-  if (buffer_.size() < aligned + kLeastRoom) {
+  if (buffer_.size() < aligned + kMinRoom) {
     buffer_ = Buffer();
     buffer_used_ = buffer_sealed_ = 0;
   } else {

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kMaxHelloBytes = 256;
 constexpr size_t kMaxNewcomers = 1024;
 constexpr absl::Duration kHelloWithin = absl::Seconds(10);  // for a newcomer
-constexpr int kMostRefusals = 16;  // lines about newcomers; a flood of them must not fill the log
+constexpr int kMaxRefusals = 16;  // lines about newcomers; a flood of them must not fill the log
 constexpr absl::Duration kLook = absl::Milliseconds(50);  // longest sleep between two looks
 constexpr absl::Duration kAsk = absl::Milliseconds(250);  // between questions to the coordinator
 
@@ -107,7 +107,7 @@ class Connector {
         NewProof(side, ports_.security().keys, absl::StrCat(kLinkPlace, address)));
   }
   void LogRefusal(absl::string_view why) {
-    if (++refusals_ <= kMostRefusals) Log(absl::StrCat("refused a connection: ", why));
+    if (++refusals_ <= kMaxRefusals) Log(absl::StrCat("refused a connection: ", why));
   }
   void TcpLinked(Attempt& attempt, int peer);
   rendezvous::LinkHello HelloTo(int peer) const;

@@ -11,7 +11,7 @@
 namespace tandem::collectives {
 namespace {
 
-constexpr int kMostStrangerLines = 100;
+constexpr int kMaxStrangerLines = 100;
 
 }  // namespace
 
@@ -253,9 +253,9 @@ void CoordinatorCore::Join(ConnectionId from, const rendezvous::Join& join, absl
     group->members.back().state = Rank::State::kLeft;
     return Drop(from, e);
   }
-  const int64_t most_ms = absl::ToInt64Milliseconds(absl::Hours(24));
+  const int64_t max_ms = absl::ToInt64Milliseconds(absl::Hours(24));
   group->deadline = std::min(
-      group->deadline, now + absl::Milliseconds(std::min<int64_t>(join.deadline_ms(), most_ms)));
+      group->deadline, now + absl::Milliseconds(std::min<int64_t>(join.deadline_ms(), max_ms)));
   e->log.push_back(absl::StrCat("group '", group->name, "': ", join.member().about(), " joins as ",
                                 join.rank() < 0 ? "any rank" : absl::StrCat("rank ", join.rank()),
                                 ", ", group->members.size(), " of ", group->ranks,
@@ -512,8 +512,8 @@ void CoordinatorCore::Tell(const Group& group, const FromCoordinator& message,
 
 // Strangers may connect again and again, and must not fill the log.
 void CoordinatorCore::LogStranger(std::string line, CoordinatorEffects* e) {
-  if (++strangers_ > kMostStrangerLines) return;
-  if (strangers_ == kMostStrangerLines) line += "; more connections like this are not logged";
+  if (++strangers_ > kMaxStrangerLines) return;
+  if (strangers_ == kMaxStrangerLines) line += "; more connections like this are not logged";
   e->log.push_back(std::move(line));
 }
 

@@ -53,8 +53,8 @@ const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
 }
 
 // More elements than any memory holds, but few enough that no sum of counts overflows.
-constexpr int64_t kMostElements = int64_t{1} << 48;
-constexpr int64_t kMostParts = int64_t{1} << 20;
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+constexpr int64_t kMaxParts = int64_t{1} << 20;
 
 std::string CountsFault(absl::string_view name, const std::vector<int64_t>& counts, int ranks) {
   if (counts.empty()) return "";
@@ -63,7 +63,7 @@ std::string CountsFault(absl::string_view name, const std::vector<int64_t>& coun
   }
   int64_t sum = 0;
   for (const int64_t count : counts) {
-    if (count < 0 || count > kMostElements - sum) return absl::StrCat(count, " among the ", name);
+    if (count < 0 || count > kMaxElements - sum) return absl::StrCat(count, " among the ", name);
     sum += count;
   }
   return "";
@@ -86,7 +86,7 @@ std::string RanksFault(const CollectiveShape& shape) {
 
 absl::Status CheckShape(Primitive primitive, const CollectiveShape& shape) {
   std::string fault = RanksFault(shape);
-  if (fault.empty() && (shape.count < 0 || shape.count > kMostElements / shape.ranks)) {
+  if (fault.empty() && (shape.count < 0 || shape.count > kMaxElements / shape.ranks)) {
     fault = absl::StrCat("count ", shape.count);
   }
   if (fault.empty()) fault = CountsFault("counts", shape.counts, shape.ranks);
@@ -99,8 +99,8 @@ absl::Status CheckShape(Primitive primitive, const CollectiveShape& shape) {
     fault = "a rank sends itself another number of elements than it receives";
   }
   if (fault.empty() &&
-      (shape.segment < 0 || shape.segment > kMostElements / shape.ranks ||
-       (shape.segment > 0 && std::max(shape.count, shape.Total()) / shape.segment > kMostParts))) {
+      (shape.segment < 0 || shape.segment > kMaxElements / shape.ranks ||
+       (shape.segment > 0 && std::max(shape.count, shape.Total()) / shape.segment > kMaxParts))) {
     fault = absl::StrCat("segments of ", shape.segment, " elements");
   }
   if (fault.empty()) return absl::OkStatus();

@@ -45,7 +45,7 @@ size_t StepsOf(const Phase& phase, CollectiveShape shape) {
 
 // The number of steps of the phase on the host with the most ranks. All hosts use this number, so
 // the next phase, which joins ranks of different hosts, is in the same step on all of them.
-size_t MostSteps(const Hierarchy& hierarchy, const Phase& phase, CollectiveShape shape) {
+size_t MaxSteps(const Hierarchy& hierarchy, const Phase& phase, CollectiveShape shape) {
   size_t most = 0;
   for (const std::vector<int>& host : hierarchy.hosts()) {
     shape.ranks = static_cast<int>(host.size());
@@ -77,9 +77,9 @@ struct PhaseSteps {
   size_t first, outer, last;
 };
 PhaseSteps StepsOfPhases(const Hierarchy& h, Algorithm outer, int64_t count) {
-  return {MostSteps(h, h.First(), h.FirstShape(count)),
+  return {MaxSteps(h, h.First(), h.FirstShape(count)),
           StepsOf({Primitive::kAllReduce, outer}, h.OuterShape(count)),
-          MostSteps(h, h.Last(), h.LastShape(count))};
+          MaxSteps(h, h.Last(), h.LastShape(count))};
 }
 
 // Makes one part's schedule of the whole group from the schedules of its three phases. Each phase

@@ -15,7 +15,7 @@ absl::StatusOr<const Schedule*> ScheduleCache::Get(Primitive primitive, Algorith
   TANDEM_ASSIGN_OR_RETURN(Schedule made, MakeSchedule(primitive, algorithm, whole));
   if (shape.agree) AddAgreement(&made);
   TANDEM_RETURN_IF_ERROR(ValidateSchedule(made));
-  if (schedules_.size() >= kMost && may_forget) schedules_.clear();
+  if (schedules_.size() >= kMax && may_forget) schedules_.clear();
   auto& kept = schedules_[std::move(key)];
   kept = std::make_unique<Schedule>(std::move(made));
   return kept.get();

@@ -32,7 +32,7 @@ class ScheduleCache {
                                       const CollectiveShape& shape, bool may_forget);
 
  private:
-  static constexpr size_t kMost = 256;
+  static constexpr size_t kMax = 256;
   struct Key {
     Primitive primitive;
     Algorithm algorithm;

@@ -26,8 +26,8 @@ class Calibrator {
         ranks_(group.ranks()),
         crowd_(std::max(1.0, static_cast<double>(ranks_) / options.cores)),
         budget_(options.seconds),
-        most_bytes_(std::max(kMiddleVector, options.most_bytes / 256 * 256)),
-        big_(static_cast<size_t>(most_bytes_ / 4), 1.0f),
+        max_bytes_(std::max(kMiddleVector, options.max_bytes / 256 * 256)),
+        big_(static_cast<size_t>(max_bytes_ / 4), 1.0f),
         other_(big_.size(), 1.0f) {
     out_.ranks = ranks_;
     out_.cores = options.cores;
@@ -45,7 +45,7 @@ class Calibrator {
     TANDEM_RETURN_IF_ERROR(Segment());
     TANDEM_RETURN_IF_ERROR(Bytes(kSmallVector));
     TANDEM_RETURN_IF_ERROR(Bytes(kMiddleVector));
-    if (most_bytes_ > kMiddleVector) TANDEM_RETURN_IF_ERROR(Bytes(most_bytes_));
+    if (max_bytes_ > kMiddleVector) TANDEM_RETURN_IF_ERROR(Bytes(max_bytes_));
     TANDEM_RETURN_IF_ERROR(Waiting());
     // Each rank has its own figures for operations and copies. Rank 0's figures count for all
     // ranks.
@@ -92,9 +92,9 @@ class Calibrator {
     const auto middle = [&] { return AllReduce(Algorithm::kDirect, kMiddleVector, 64 << 10); };
     TANDEM_ASSIGN_OR_RETURN(double once, Mean(middle, 1));
     TANDEM_ASSIGN_OR_RETURN(once, Mean(middle, 1));
-    while (most_bytes_ > kMiddleVector &&
-           kLongOnes * once * static_cast<double>(most_bytes_ / kMiddleVector) > budget_) {
-      most_bytes_ = std::max(kMiddleVector, most_bytes_ / 2);
+    while (max_bytes_ > kMiddleVector &&
+           kLongOnes * once * static_cast<double>(max_bytes_ / kMiddleVector) > budget_) {
+      max_bytes_ = std::max(kMiddleVector, max_bytes_ / 2);
     }
     return absl::OkStatus();
   }
@@ -143,7 +143,7 @@ class Calibrator {
       for (size_t i = 0; i < least.size(); ++i) {
         TANDEM_ASSIGN_OR_RETURN(
             const double once,
-            Mean([&] { return AllReduce(Algorithm::kDirect, most_bytes_, kSegments[i]); },
+            Mean([&] { return AllReduce(Algorithm::kDirect, max_bytes_, kSegments[i]); },
                  spent_ < budget_ ? 2 : 1));
         least[i] = std::min(least[i], once);
       }
@@ -214,7 +214,7 @@ class Calibrator {
   const int ranks_;
   const double crowd_;  // ranks for each core
   const double budget_;
-  int64_t most_bytes_;
+  int64_t max_bytes_;
   const absl::Time begun_ = MonotonicNow();
   double spent_ = 0;  // the most of all ranks
   Calibration out_;

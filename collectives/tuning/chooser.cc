@@ -23,7 +23,7 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 // which no model of messages can predict, so the noise is larger there.
 constexpr double kNoise = 0.05, kNoiseOfSharedCores = 0.25;
 constexpr double kLatencyShare = 0.1;  // share of a bucket's time, at most
-constexpr int64_t kLeastBuckets = 4, kMostBucket = 64 << 20;
+constexpr int64_t kMinBuckets = 4, kMaxBucket = 64 << 20;
 
 // Reads rules from left to right. Errors contain the position.
 class RuleReader {
@@ -94,14 +94,14 @@ class RuleReader {
   absl::StatusOr<std::vector<ChooserCase>> ReadCases(Primitive primitive) {
     std::vector<ChooserCase> cases;
     do {
-      if (!cases.empty() && cases.back().most_bytes == kAny) {
+      if (!cases.empty() && cases.back().max_bytes == kAny) {
         return Error("';': no case after the one without '<='");
       }
       ChooserCase& c = cases.emplace_back();
-      c.most_bytes = kAny;
+      c.max_bytes = kAny;
       if (Take('<')) {
         if (!Take('=')) return Error("'='");
-        TANDEM_ASSIGN_OR_RETURN(c.most_bytes, ReadSize());
+        TANDEM_ASSIGN_OR_RETURN(c.max_bytes, ReadSize());
         TANDEM_RETURN_IF_ERROR(CheckAscending(cases));
         if (!Take('=')) return Error("'=' and an algorithm");
       }
@@ -110,12 +110,12 @@ class RuleReader {
         TANDEM_ASSIGN_OR_RETURN(c.choice.segment_bytes, ReadSize());
       }
     } while (Take(','));
-    if (cases.back().most_bytes != kAny) return Error("',' and a case without '<=' at the end");
+    if (cases.back().max_bytes != kAny) return Error("',' and a case without '<=' at the end");
     return cases;
   }
 
   absl::Status CheckAscending(const std::vector<ChooserCase>& cases) {
-    if (cases.size() < 2 || cases[cases.size() - 2].most_bytes < cases.back().most_bytes) {
+    if (cases.size() < 2 || cases[cases.size() - 2].max_bytes < cases.back().max_bytes) {
       return absl::OkStatus();
     }
     return ErrorAtWord("a size above that of the case before");
@@ -168,7 +168,7 @@ std::string ChooserRules::ToString() const {
     absl::StrAppend(&out, out.empty() ? "" : "; ", PrimitiveName(primitive), ":");
     for (const ChooserCase& c : cases) {
       if (&c != &cases.front()) out += ',';
-      if (c.most_bytes != kAny) absl::StrAppend(&out, "<=", SizeName(c.most_bytes), "=");
+      if (c.max_bytes != kAny) absl::StrAppend(&out, "<=", SizeName(c.max_bytes), "=");
       absl::StrAppend(&out, AlgorithmName(c.choice.algorithm));
       if (c.choice.segment_bytes > 0) absl::StrAppend(&out, "/", SizeName(c.choice.segment_bytes));
     }
@@ -178,7 +178,7 @@ std::string ChooserRules::ToString() const {
 
 void ChooserRules::Set(Primitive primitive, std::vector<ChooserCase> cases) {
   TANDEM_CHECK(!cases.empty());
-  cases.back().most_bytes = kAny;
+  cases.back().max_bytes = kAny;
   cases_[primitive] = std::move(cases);
 }
 
@@ -190,7 +190,7 @@ const AlgorithmChoice* ChooserRules::Find(Primitive primitive, int64_t bytes) co
   const auto found = cases_.find(primitive);
   if (found == cases_.end()) return nullptr;
   for (const ChooserCase& c : found->second) {
-    if (bytes <= c.most_bytes) return &c.choice;
+    if (bytes <= c.max_bytes) return &c.choice;
   }
   return nullptr;
 }
@@ -250,7 +250,7 @@ absl::StatusOr<std::vector<Prediction>> Rank(Primitive primitive, int64_t bytes,
                                              const Calibration& calibration) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<Prediction> all,
                           Predict(primitive, bytes, ranks, host_of_rank, calibration));
-  int64_t size = kLeastSize;
+  int64_t size = kMinSize;
   while (size < bytes) size *= 2;
   for (const Trial& t : calibration.trials) {
     if (t.primitive != primitive || t.bytes != size) continue;
@@ -309,14 +309,14 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
       continue;
     }
     std::vector<ChooserCase> cases;
-    for (int64_t bytes = kLeastSize; bytes < factor * scope.most_bytes; bytes *= factor) {
+    for (int64_t bytes = kMinSize; bytes < factor * scope.max_bytes; bytes *= factor) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
                               Rank(primitive, bytes, ranks, host_of_rank, calibration));
       if (all.empty()) break;
       const AlgorithmChoice choice = Preferred(all, noise);
       if (!cases.empty() && cases.back().choice.algorithm == choice.algorithm &&
           cases.back().choice.segment_bytes == choice.segment_bytes) {
-        cases.back().most_bytes = bytes;
+        cases.back().max_bytes = bytes;
       } else {
         cases.push_back({bytes, choice});
       }
@@ -361,9 +361,9 @@ absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
     return all.front().seconds;
   };
   TANDEM_ASSIGN_OR_RETURN(const double latency, seconds(sizeof(float)));
-  for (int64_t bytes = kLeastBucketedBytes / kLeastBuckets; bytes <= kMostBucket; bytes *= 2) {
-    if (kLeastBuckets * bytes > gradient_bytes) {
-      return BucketChoice{0, absl::StrCat(gradient_bytes, " bytes are fewer than ", kLeastBuckets,
+  for (int64_t bytes = kMinBucketedBytes / kMinBuckets; bytes <= kMaxBucket; bytes *= 2) {
+    if (kMinBuckets * bytes > gradient_bytes) {
+      return BucketChoice{0, absl::StrCat(gradient_bytes, " bytes are fewer than ", kMinBuckets,
                                           " buckets of ", SizeName(bytes))};
     }
     TANDEM_ASSIGN_OR_RETURN(const double whole, seconds(bytes));

@@ -36,7 +36,7 @@
 namespace tandem::collectives {
 
 struct ChooserCase {
-  int64_t most_bytes = 0;  // upper limit of the case; unlimited in the last one
+  int64_t max_bytes = 0;  // upper limit of the case; unlimited in the last one
   AlgorithmChoice choice;
 };
 
@@ -86,8 +86,8 @@ struct Calibration {
 };
 
 struct CalibrateOptions {
-  int cores = 1;                 // cores of each host
-  int64_t most_bytes = 4 << 20;  // longest vector that is measured; at least 256 KiB
+  int cores = 1;                // cores of each host
+  int64_t max_bytes = 4 << 20;  // longest vector that is measured; at least 256 KiB
   // About how long the calibration takes. If the time is short, first the repetitions become fewer,
   // then the longest vector becomes shorter.
   double seconds = 1;
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<Prediction>> Rank(Primitive primitive, int64_t bytes,
 struct TryOptions {
   std::vector<Primitive> primitives = {Primitive::kAllReduce};  // reduce_scatter, allgather
   std::vector<int> host_of_rank;                                // empty: one host
-  int64_t most_bytes = 4 << 20;
+  int64_t max_bytes = 4 << 20;
   double seconds = 0.5;  // about how long to try
 };
 // Runs the algorithms that `calibration` predicts to be nearly as fast as the fastest, in turns,
@@ -126,14 +126,14 @@ struct TryOptions {
 absl::Status TryOut(Group& group, const TryOptions& options, Calibration* calibration);
 
 // Rules and trials are made for this size and its doubles.
-inline constexpr int64_t kLeastSize = 256;
+inline constexpr int64_t kMinSize = 256;
 
 // Whether some host has fewer cores than ranks. Empty `host_of_rank`: one host.
 bool SharesCores(int ranks, absl::Span<const int> host_of_rank, int cores);
 
 struct RuleScope {
-  std::vector<Primitive> primitives;        // empty: all with more than one algorithm
-  int64_t most_bytes = int64_t{256} << 20;  // longer vectors use the rule of this size
+  std::vector<Primitive> primitives;       // empty: all with more than one algorithm
+  int64_t max_bytes = int64_t{256} << 20;  // longer vectors use the rule of this size
 };
 // Makes rules: the fastest algorithm; among algorithms that are as fast within the noise, one that
 // adds in rank order. The noise is larger if ranks share cores and nothing was tried out.
@@ -143,7 +143,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
 // ---- Buckets ----
 
 // Shorter gradients are never cut into buckets.
-inline constexpr int64_t kLeastBucketedBytes = 256 << 10;
+inline constexpr int64_t kMinBucketedBytes = 256 << 10;
 
 struct BucketChoice {
   int64_t bytes = 0;  // size of a bucket; 0: the gradient is not cut

@@ -17,8 +17,8 @@ namespace {
 // An algorithm is a candidate if its predicted time is at most this many times that of the fastest.
 // The factor is larger for ranks that share cores, because predictions are less exact there.
 constexpr double kPerhaps = 1.3, kPerhapsOnSharedCores = 1.75;
-constexpr size_t kMostCandidates = 4;
-constexpr int kMostRounds = 9;
+constexpr size_t kMaxCandidates = 4;
+constexpr int kMaxRounds = 9;
 constexpr double kTurnSeconds = 3e-4;
 
 // One call of TryOut. Rank 0 makes the list of candidates, because predictions may differ in their
@@ -41,10 +41,10 @@ class Contest {
     TANDEM_ASSIGN_OR_RETURN(list, Calibration::Parse(text));
     candidates_ = std::move(list.trials);
     seconds_.resize(candidates_.size());
-    for (const Trial& c : candidates_) most_bytes_ = std::max(most_bytes_, c.bytes);
-    in_.assign(static_cast<size_t>(most_bytes_ / 4), 1.0f);
+    for (const Trial& c : candidates_) max_bytes_ = std::max(max_bytes_, c.bytes);
+    in_.assign(static_cast<size_t>(max_bytes_ / 4), 1.0f);
     out_ = in_;
-    for (int round = 0; round < kMostRounds && (round == 0 || spent_ < options_.seconds); ++round) {
+    for (int round = 0; round < kMaxRounds && (round == 0 || spent_ < options_.seconds); ++round) {
       TANDEM_RETURN_IF_ERROR(Round(round));
     }
     for (size_t i = 0; i < candidates_.size(); ++i) {
@@ -63,12 +63,12 @@ class Contest {
                                ? kPerhapsOnSharedCores
                                : kPerhaps;
     for (const Primitive primitive : options_.primitives) {
-      for (int64_t bytes = kLeastSize; bytes < 2 * options_.most_bytes; bytes *= 2) {
+      for (int64_t bytes = kMinSize; bytes < 2 * options_.max_bytes; bytes *= 2) {
         TANDEM_ASSIGN_OR_RETURN(
             const std::vector<Prediction> all,
             Predict(primitive, bytes, group_.ranks(), options_.host_of_rank, calibration_));
         size_t likely = 0;
-        while (likely < std::min(all.size(), kMostCandidates) &&
+        while (likely < std::min(all.size(), kMaxCandidates) &&
                all[likely].seconds <= perhaps * all.front().seconds) {
           ++likely;
         }
@@ -152,7 +152,7 @@ class Contest {
   double spent_ = 0;  // the most of all ranks
   std::vector<Trial> candidates_;
   std::vector<std::vector<double>> seconds_;  // by candidate
-  int64_t most_bytes_ = 0;
+  int64_t max_bytes_ = 0;
   std::vector<float> in_, out_;
 };
 

@@ -128,7 +128,7 @@ class PollServer : public HttpServer {
       return;
     }
     // The oldest connection has not sent its request, or does not read its response.
-    if (connections_.size() >= kMostConnections) connections_.pop_front();
+    if (connections_.size() >= kMaxConnections) connections_.pop_front();
     connections_.push_back({std::move(fd), MonotonicNow(), "", "", 0});
   }
 
@@ -139,7 +139,7 @@ class PollServer : public HttpServer {
       const ssize_t n = recv(c->fd.get(), bytes, sizeof bytes, 0);
       if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EINTR);
       c->request.append(bytes, static_cast<size_t>(n));
-      if (!absl::StrContains(c->request, "\r\n\r\n")) return c->request.size() < kMostRequestBytes;
+      if (!absl::StrContains(c->request, "\r\n\r\n")) return c->request.size() < kMaxRequestBytes;
       c->response = Respond(handler_, c->request);
     }
     const ssize_t n =

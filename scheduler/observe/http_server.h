@@ -33,8 +33,8 @@ struct HttpResponse {
 
 class HttpServer {
  public:
-  static constexpr size_t kMostConnections = 64;
-  static constexpr size_t kMostRequestBytes = 8192;
+  static constexpr size_t kMaxConnections = 64;
+  static constexpr size_t kMaxRequestBytes = 8192;
 
   using Handler = std::function<HttpResponse(const HttpRequest& request)>;
 

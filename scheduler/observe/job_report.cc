@@ -27,7 +27,7 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
 
 constexpr int64_t kMaxCount = ReportCheck::kMaxCount;
 
-constexpr int64_t kMostPlaces = 64;  // of a worker, in memory
+constexpr int64_t kMaxPlaces = 64;  // of a worker, in memory
 
 // Merges the fields that reports of tables and of single workers share.
 template <typename Message>
@@ -202,8 +202,8 @@ JobBook::JobBook(const job::ResolvedJob& plan, const RunRecord& before)
       check_(plan),
       before_(OfThisVersion(before, plan)),
       before_workers_(plan.workers()),
-      most_places_(static_cast<size_t>(
-          std::min<int64_t>(kMostPlaces, plan.job.train().max_inflight_pushes() + 2))),
+      max_places_(static_cast<size_t>(
+          std::min<int64_t>(kMaxPlaces, plan.job.train().max_inflight_pushes() + 2))),
       places_(plan.workers()),
       shards_per_server_(plan.shards_per_server()),
       workers_(plan.workers()),
@@ -258,7 +258,7 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
 void JobBook::AddPlace(const Progress& worker, std::deque<Progress>* places) const {
   if (!places->empty() && places->back().trains_at().step() == worker.trains_at().step()) return;
   places->push_back(worker);
-  if (places->size() > most_places_) places->pop_front();
+  if (places->size() > max_places_) places->pop_front();
 }
 
 absl::optional<WorkerStart> JobBook::StartOf(int rank, int64_t first_step) const {

@@ -208,7 +208,7 @@ class JobBook {
   std::vector<absl::optional<Progress>> before_workers_;
   // By rank: reports with places in the present epoch, oldest first. The steps of the last ones may
   // not have reached all servers, so there are more of them than a worker has steps in flight.
-  const size_t most_places_;
+  const size_t max_places_;
   std::vector<std::deque<Progress>> places_;
   std::vector<std::string> table_names_;
   const int shards_per_server_;

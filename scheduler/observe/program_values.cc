@@ -56,9 +56,9 @@ absl::Status CheckValues(const ProgramValues& values) {
   for (const auto& [name, value] : values.value()) {
     TANDEM_RETURN_IF_ERROR(CheckReportedName(name));
   }
-  if (values.value().empty() || values.value().size() > kMostReported) {
+  if (values.value().empty() || values.value().size() > kMaxReported) {
     return absl::InvalidArgumentError(absl::StrCat("a report of ", values.value().size(),
-                                                   " values, expected 1 to ", kMostReported));
+                                                   " values, expected 1 to ", kMaxReported));
   }
   if (!ProgramValues::Reduction_IsValid(values.reduction()) ||
       values.reduction() == ProgramValues::REDUCTION_UNSPECIFIED) {

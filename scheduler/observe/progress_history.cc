@@ -11,7 +11,7 @@ void ProgressHistory::AddEvaluation(const nlohmann::json& evaluation) {
   for (const char* name : {"step", "data", "auc", "logloss", "accuracy", "hr_at_10"}) {
     if (const auto it = evaluation.find(name); it != evaluation.end()) point[name] = *it;
   }
-  if (evaluations_.size() == kMost) evaluations_.erase(evaluations_.begin());
+  if (evaluations_.size() == kMax) evaluations_.erase(evaluations_.begin());
   evaluations_.push_back(std::move(point));
 }
 

@@ -17,16 +17,16 @@ namespace tandem::scheduler {
 
 class ProgressHistory {
  public:
-  static constexpr size_t kMost = 600;
+  static constexpr size_t kMax = 600;
 
   void Add(const JobProgress& progress) {
     seconds_ = progress.seconds;
     if (seen_++ % stride_ != 0) return;
     points_.push_back(progress);
     points_.back().limited_tables.clear();  // no curve shows them
-    if (points_.size() < kMost) return;
-    for (size_t i = 0; i < kMost / 2; ++i) points_[i] = points_[2 * i];
-    points_.resize(kMost / 2);
+    if (points_.size() < kMax) return;
+    for (size_t i = 0; i < kMax / 2; ++i) points_[i] = points_[2 * i];
+    points_.resize(kMax / 2);
     stride_ *= 2;
   }
 

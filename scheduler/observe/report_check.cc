@@ -11,7 +11,7 @@ namespace tandem::scheduler {
 namespace {
 
 constexpr int kMaxPopularity = 64;
-constexpr size_t kMostBytesOfCount = 10;  // of a number in a message
+constexpr size_t kMaxBytesOfCount = 10;  // of a number in a message
 
 absl::Status AtMost(int most, int have, const char* what) {
   if (have <= most) return absl::OkStatus();
@@ -127,7 +127,7 @@ absl::Status ReportCheck::Check(const Progress& progress) const {
                                       AreBuckets(progress.dense_staleness())));
   const size_t evaluation = progress.evaluation_json().size();
   const size_t bytes = progress.ByteSizeLong();
-  const size_t most = kMaxProgressBytes + tables_.size() * kMostBytesOfCount + evaluation;
+  const size_t most = kMaxProgressBytes + tables_.size() * kMaxBytesOfCount + evaluation;
   if (evaluation > kMaxEvaluationBytes || bytes > most) {
     return absl::InvalidArgumentError(absl::StrCat("progress of ", bytes, " bytes, of which ",
                                                    evaluation, " are an evaluation; expected ",
@@ -142,11 +142,11 @@ absl::Status ReportCheck::Check(const ShardReport& report) const {
     return absl::InvalidArgumentError(
         absl::StrCat("report of server ", report.server(), " shard ", report.shard()));
   }
-  constexpr uint64_t kMostMemory = uint64_t{1} << 62;
-  if (report.memory_bytes() > kMostMemory || report.memory_limit() > kMostMemory) {
+  constexpr uint64_t kMaxMemory = uint64_t{1} << 62;
+  if (report.memory_bytes() > kMaxMemory || report.memory_limit() > kMaxMemory) {
     return absl::InvalidArgumentError(
         absl::StrCat("report with memory_bytes ", report.memory_bytes(), " and memory_limit ",
-                     report.memory_limit(), ", expected at most ", kMostMemory));
+                     report.memory_limit(), ", expected at most ", kMaxMemory));
   }
   TANDEM_RETURN_IF_ERROR(CheckTables(report));
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));

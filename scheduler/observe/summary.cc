@@ -190,12 +190,12 @@ std::vector<std::string> LeftOut(const job::ResolvedJob& plan, const JobReport& 
     lines.push_back(absl::StrCat(
         "staleness.TABLE.by_worker: the job has ", plan.workers() * plan.tables.size(),
         " pairs of a worker and a table, and statistics of each pair are kept for at most ",
-        job::kMostPairs, "; by_worker has the staleness of each worker over all tables"));
+        job::kMaxPairs, "; by_worker has the staleness of each worker over all tables"));
   }
   if (!report.waited.empty()) {
     lines.push_back(absl::StrCat("by_worker.waited_for: the job has ", plan.workers(),
                                  " workers, and waits are kept in pairs for at most ",
-                                 job::kMostWaitingInPairs,
+                                 job::kMaxWaitingInPairs,
                                  "; by_worker has waited_seconds and awaited_seconds"));
   }
   if (report.paths_left_out > 0) {

@@ -108,11 +108,11 @@ struct SchedulerEffects {
   }
 };
 
-// Refuses processes that are not members, and logs their messages. Logs only the first kMost lines,
+// Refuses processes that are not members, and logs their messages. Logs only the first kMax lines,
 // because such processes could fill the log.
 class RefusalLog {
  public:
-  static constexpr int kMost = 100;
+  static constexpr int kMax = 100;
 
   // The process may not join.
   void Refuse(uint64_t connection, const absl::Status& why, SchedulerEffects* effects) {
@@ -121,10 +121,10 @@ class RefusalLog {
     failure.set_reason(std::string(why.message()));
     failure.set_code(static_cast<int32_t>(why.code()));
     effects->SendFailure(connection, failure);
-    if (lines_++ < kMost) effects->Warn(absl::StrCat("refused: ", why.message()));
+    if (lines_++ < kMax) effects->Warn(absl::StrCat("refused: ", why.message()));
   }
   void Ignore(const absl::Status& why, SchedulerEffects* effects) {
-    if (lines_++ >= kMost) return;
+    if (lines_++ >= kMax) return;
     effects->Log(absl::StrCat("ignored, not from a member: ", Clip(why.message())));
   }
 

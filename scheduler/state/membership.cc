@@ -70,8 +70,8 @@ void Node::OnBeat(absl::Time now, const Beat& beat) {
 }
 
 std::string SomeOf(std::vector<std::string> names) {
-  constexpr size_t kMost = 8;
-  const size_t more = names.size() > kMost ? names.size() - kMost : 0;
+  constexpr size_t kMax = 8;
+  const size_t more = names.size() > kMax ? names.size() - kMax : 0;
   names.resize(names.size() - more);
   const std::string some = absl::StrJoin(names, ", ");
   return more == 0 ? some : absl::StrCat(some, " and ", more, " more");

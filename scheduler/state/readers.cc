@@ -12,9 +12,9 @@ constexpr int kNumbers = 1 << 16;  // the index of an EndpointId has 16 bits
 absl::StatusOr<int> Readers::Add(uint64_t connection) {
   const auto known = numbers_.find(connection);
   if (known != numbers_.end()) return known->second;
-  if (numbers_.size() >= kMost) {
+  if (numbers_.size() >= kMax) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("registration of a reader: there are ", kMost, " already"));
+        absl::StrCat("registration of a reader: there are ", kMax, " already"));
   }
   // A number is reused as late as possible, since a reader that has lost its connection may still
   // use it.

@@ -16,10 +16,10 @@ namespace tandem::scheduler {
 
 class Readers {
  public:
-  static constexpr size_t kMost = 1024;  // at the same time
+  static constexpr size_t kMax = 1024;  // at the same time
 
   // Adds a reader and returns the number that shards know it by. The same connection gets the same
-  // number again; no two connected readers have the same. RESOURCE_EXHAUSTED: there are kMost
+  // number again; no two connected readers have the same. RESOURCE_EXHAUSTED: there are kMax
   // already.
   absl::StatusOr<int> Add(uint64_t connection);
   // False if the connection is not that of a reader.

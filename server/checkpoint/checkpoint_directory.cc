@@ -45,7 +45,7 @@ constexpr char kManifest[] = "MANIFEST";
 constexpr char kLatest[] = "LATEST";
 // Tries to open a checkpoint of a running job. A try fails only if a whole new checkpoint replaces
 // it.
-constexpr int kMostTries = 32;
+constexpr int kMaxTries = 32;
 
 std::string PathIn(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
@@ -545,7 +545,7 @@ int MakeRoom(const std::string& checkpoint, const CheckpointHead& head) {
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path) {
-  for (int tries_left = kMostTries;; --tries_left) {
+  for (int tries_left = kMaxTries;; --tries_left) {
     TANDEM_ASSIGN_OR_RETURN(const std::string folder, Resolve(path));
     absl::StatusOr<CheckpointReader> saved = OpenFolder(folder);
     if (saved.ok() || tries_left == 1) return saved;

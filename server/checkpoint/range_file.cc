@@ -57,11 +57,11 @@ struct Header {
   uint64_t flags;
 };
 static_assert(sizeof(Header) == 120);
-constexpr size_t kLeastHeaderBytes = offsetof(Header, candidates);
+constexpr size_t kMinHeaderBytes = offsetof(Header, candidates);
 
 bool IsOurFormat(uint32_t format) { return format >= kOldFormat && format <= kRangeFormat; }
 size_t HeaderBytes(const Header& h) {
-  return h.format == kOldFormat          ? kLeastHeaderBytes
+  return h.format == kOldFormat          ? kMinHeaderBytes
          : h.format == kOldLimitedFormat ? offsetof(Header, stamp)
                                          : sizeof(Header);
 }
@@ -143,13 +143,13 @@ class Reader {
 // the magic number says whether the file is ours at all, the format whether file_bytes has this
 // meaning, and the length tells a file cut short from one with changed bytes.
 absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
-  constexpr size_t kLeast = kLeastHeaderBytes + kChecksumBytes;
-  if (bytes.size() < kLeast) {
+  constexpr size_t kMin = kMinHeaderBytes + kChecksumBytes;
+  if (bytes.size() < kMin) {
     return absl::DataLossError(
-        absl::StrCat("range file: have ", bytes.size(), " bytes, the smallest has ", kLeast));
+        absl::StrCat("range file: have ", bytes.size(), " bytes, the smallest has ", kMin));
   }
   Header h = {};
-  std::memcpy(&h, bytes.data(), kLeastHeaderBytes);
+  std::memcpy(&h, bytes.data(), kMinHeaderBytes);
   if (h.magic != kMagic) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "range file: magic at offset 0 is %#x, expected %#x: is it one of ours?", h.magic, kMagic));
@@ -241,7 +241,7 @@ absl::Status ReadCandidates(Reader& reader, uint64_t count, std::vector<Candidat
   TANDEM_RETURN_IF_ERROR(reader.Array(candidates, count));
   for (size_t i = 0; i < candidates.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(CheckField("count of a candidate", at + i * sizeof(Candidate) + 8,
-                                      candidates[i].count, 1, CandidateValues::kMostCount));
+                                      candidates[i].count, 1, CandidateValues::kMaxCount));
   }
   return absl::OkStatus();
 }
@@ -301,10 +301,10 @@ class PartReader {
     const auto size = static_cast<uint64_t>(reader.file_.tellg());
     reader.bytes_ = bytes > 0 ? bytes : size - std::min(size, offset);
     Header& h = reader.header_;
-    TANDEM_RETURN_IF_ERROR(reader.Read(0, &h, kLeastHeaderBytes));
+    TANDEM_RETURN_IF_ERROR(reader.Read(0, &h, kMinHeaderBytes));
     if (h.magic != kMagic || !IsOurFormat(h.format)) return reader.NotWhole();
     TANDEM_RETURN_IF_ERROR(
-        reader.Read(kLeastHeaderBytes, &h.candidates, HeaderBytes(h) - kLeastHeaderBytes));
+        reader.Read(kMinHeaderBytes, &h.candidates, HeaderBytes(h) - kMinHeaderBytes));
     if (h.format != kRangeFormat) h.stamp = h.version;
     if (!CheckHeader(h).ok() || h.file_bytes != reader.bytes_) return reader.NotWhole();
     return reader;
@@ -428,12 +428,12 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   TANDEM_RETURN_IF_ERROR(CheckWhole(bytes));
   Reader reader(bytes);
   Header h = {};
-  reader.Bytes(&h, kLeastHeaderBytes);
+  reader.Bytes(&h, kMinHeaderBytes);
   if (bytes.size() < HeaderBytes(h) + kChecksumBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("range file: ", bytes.size(), " bytes are too few for format ", h.format));
   }
-  reader.Bytes(&h.candidates, HeaderBytes(h) - kLeastHeaderBytes);
+  reader.Bytes(&h.candidates, HeaderBytes(h) - kMinHeaderBytes);
   if (h.format != kRangeFormat) h.stamp = h.version;
   TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // after this, the bytes contain every section
   RangeImage image;

@@ -20,8 +20,8 @@ constexpr char kSegmentSuffix[] = ".segment";
 constexpr uint32_t kSegmentMagic = 0x47534454;  // "TDSG"
 constexpr uint32_t kSegmentFormat = 1;
 constexpr uint64_t kNameAlign = 8;
-constexpr uint64_t kMostBytes = uint64_t{1}
-                                << 62;  // the longest segment; sums of two do not overflow
+constexpr uint64_t kMaxBytes = uint64_t{1}
+                               << 62;  // the longest segment; sums of two do not overflow
 
 // An entry of the index as it is in the file. The name of the table follows, padded to kNameAlign.
 struct Entry {
@@ -87,7 +87,7 @@ bool DecodeIndex(absl::string_view index, uint64_t count, uint64_t parts_bytes,
     if (index.size() < sizeof entry) return false;
     std::memcpy(&entry, index.data(), sizeof entry);
     index.remove_prefix(sizeof entry);
-    if (entry.name_bytes > kMaxNameBytes || entry.bytes > kMostBytes || entry.rows > kMostBytes) {
+    if (entry.name_bytes > kMaxNameBytes || entry.bytes > kMaxBytes || entry.rows > kMaxBytes) {
       return false;
     }
     const uint64_t name_bytes = Padded(entry.name_bytes, kNameAlign);
@@ -203,7 +203,7 @@ absl::StatusOr<std::vector<CheckpointFile>> ReadSegmentIndex(const std::string& 
 }
 
 absl::StatusOr<std::string> ReadSegmentPart(const std::string& path, const CheckpointFile& part) {
-  if (part.bytes > kMostBytes) {
+  if (part.bytes > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": a part of ", part.bytes, " bytes"));
   }
   TANDEM_ASSIGN_OR_RETURN(std::string bytes,

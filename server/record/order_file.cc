@@ -57,8 +57,8 @@ absl::Status ReadFolder(const std::string& folder, const Take& take) {
 }
 
 bool IsPossible(const OrderEntry& entry, int workers) {
-  constexpr int64_t kMost = int64_t{1} << 46;  // steps, as a range admits them
-  return entry.worker < workers && entry.finished <= 1 && entry.step >= 0 && entry.step < kMost &&
+  constexpr int64_t kMax = int64_t{1} << 46;  // steps, as a range admits them
+  return entry.worker < workers && entry.finished <= 1 && entry.step >= 0 && entry.step < kMax &&
          entry.steps > 0 && entry.steps <= entry.step + 1 &&
          (entry.steps == 1 || entry.rows == 0) &&
          (entry.rows == 0 || (entry.version_read >= 0 && entry.version_read <= entry.version));

@@ -22,9 +22,9 @@ absl::Status GrowableMemory::Reserve(size_t bytes, size_t soon_free) {
     return absl::OkStatus();
   }
   GrowableMemory larger(arena_, segment_bytes_);
-  TANDEM_RETURN_IF_ERROR(bytes <= PageArena::kMostSmall ? larger.TakeBlock(bytes, soon_free)
-                                                        : larger.AddSegments(bytes, soon_free));
-  const size_t step = larger.segments_ > 0 ? segment_bytes_ : PageArena::kMostSmall;
+  TANDEM_RETURN_IF_ERROR(bytes <= PageArena::kMaxSmall ? larger.TakeBlock(bytes, soon_free)
+                                                       : larger.AddSegments(bytes, soon_free));
+  const size_t step = larger.segments_ > 0 ? segment_bytes_ : PageArena::kMaxSmall;
   for (size_t at = 0; at < usable_; at += step) {
     std::memcpy(larger.At(at), At(at), std::min(step, usable_ - at));
   }
@@ -34,7 +34,7 @@ absl::Status GrowableMemory::Reserve(size_t bytes, size_t soon_free) {
 
 // A block smaller than a page is usable as a whole, because the arena counts its page.
 absl::Status GrowableMemory::TakeBlock(size_t bytes, size_t soon_free) {
-  TANDEM_RETURN_IF_ERROR(MakeTable(PageArena::kMostSmall / segment_bytes_ + 1));
+  TANDEM_RETURN_IF_ERROR(MakeTable(PageArena::kMaxSmall / segment_bytes_ + 1));
   TANDEM_ASSIGN_OR_RETURN(const char* const block, arena_->Take(Pages::kSmall, bytes));
   std::fill_n(table_.get(), entries_, reinterpret_cast<uintptr_t>(block));
   block_bytes_ = PageArena::BlockBytes(Pages::kSmall, bytes);

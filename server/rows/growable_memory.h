@@ -1,6 +1,6 @@
 // Zeroed memory of a range, in an arena. It holds the rows or the index of the range, and grows.
 //
-// Memory of at most PageArena::kMostSmall bytes is one small block. It grows page by page within
+// Memory of at most PageArena::kMaxSmall bytes is one small block. It grows page by page within
 // its block, and then moves to a block twice as large. Larger memory consists of segments of huge
 // pages, which never move. It grows by further segments, so it copies nothing.
 //

@@ -24,7 +24,7 @@ void MemoryBudget::Part::Set(size_t bytes) {
 
 // Copies may use their part of the margin.
 int64_t MemoryBudget::AboveMargin() const {
-  const int64_t process = loading_ ? least_process_ : int64_t{process_};
+  const int64_t process = loading_ ? min_process_ : int64_t{process_};
   return limit_ - margin_ - process - others_ - std::max<int64_t>(0, copies_ - for_copies_);
 }
 
@@ -38,13 +38,13 @@ void MemoryBudget::Measure() {
 // process.
 void MemoryBudget::OnResident(size_t bytes, int64_t before) {
   const int64_t process =
-      std::max(least_process_, static_cast<int64_t>(bytes) - std::max(before, counted()));
+      std::max(min_process_, static_cast<int64_t>(bytes) - std::max(before, counted()));
   process_ = process;
   absl::MutexLock lock(&mutex_);
   looks_.push_back(process);
   if (looks_.size() > kLooks) looks_.pop_front();
   const bool enough = looks_.size() == kLooks;
-  steady_process_ = enough ? *std::min_element(looks_.begin(), looks_.end()) : least_process_;
+  steady_process_ = enough ? *std::min_element(looks_.begin(), looks_.end()) : min_process_;
 }
 
 // A worker that serves rows is in a view twice, with one process number.

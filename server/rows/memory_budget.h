@@ -54,7 +54,7 @@ class MemoryBudget {
         margin_(static_cast<int64_t>(margin)),
         slack_(static_cast<int64_t>(slack)),
         for_copies_(static_cast<int64_t>(for_copies)),
-        least_process_(static_cast<int64_t>(process)),
+        min_process_(static_cast<int64_t>(process)),
         process_(static_cast<int64_t>(process)),
         steady_process_(static_cast<int64_t>(process)) {}
   MemoryBudget(const MemoryBudget&) = delete;
@@ -97,7 +97,7 @@ class MemoryBudget {
   bool nearly_full_now() const { return process_ + others_ > limit_ - margin_; }
   // The same with the process as first measured, without the memory that shards need while they
   // load a checkpoint.
-  bool nearly_full_of_rows() const { return least_process_ + others_ > limit_ - margin_; }
+  bool nearly_full_of_rows() const { return min_process_ + others_ > limit_ - margin_; }
   // While a checkpoint is loaded, MayGrow and RoomToGrow also take the process as first measured.
   void set_loading(bool loading) { loading_ = loading; }
   // For AT_BUDGET (TableContext::may_grow): whether rows may take so many more bytes.
@@ -116,7 +116,7 @@ class MemoryBudget {
   int64_t AboveMargin() const;
   int64_t counted() const { return others_ + copies_; }
 
-  const int64_t limit_, margin_, slack_, for_copies_, least_process_;
+  const int64_t limit_, margin_, slack_, for_copies_, min_process_;
   std::atomic<int64_t> process_;
   std::atomic<int64_t> steady_process_;  // the least of looks_
   absl::Mutex mutex_;

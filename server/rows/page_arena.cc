@@ -20,19 +20,19 @@ namespace {
 
 using Pages = PageArena::Pages;
 constexpr size_t kPage = PageArena::kPage;
-constexpr size_t kLeastBlock = PageArena::kLeastBlock;
-constexpr size_t kMostSmall = PageArena::kMostSmall;
+constexpr size_t kMinBlock = PageArena::kMinBlock;
+constexpr size_t kMaxSmall = PageArena::kMaxSmall;
 
-// Small blocks of level i have kLeastBlock << i bytes. Each half of a block is a block of the level
+// Small blocks of level i have kMinBlock << i bytes. Each half of a block is a block of the level
 // below: the buddy system.
-constexpr int kPageLevel = std::countr_zero(kPage / kLeastBlock);
-constexpr int kTopLevel = std::countr_zero(kMostSmall / kLeastBlock);
+constexpr int kPageLevel = std::countr_zero(kPage / kMinBlock);
+constexpr int kTopLevel = std::countr_zero(kMaxSmall / kMinBlock);
 
 // A new region has a quarter of the address space that the arena has already, within these bounds.
 // So there are few regions (300 for a terabyte), and little is unused where address space is
 // limited (ulimit -v, vm.overcommit_memory = 2).
-constexpr size_t kLeastRegion = size_t{16} << 20;
-constexpr size_t kMostRegion = size_t{4} << 30;
+constexpr size_t kMinRegion = size_t{16} << 20;
+constexpr size_t kMaxRegion = size_t{4} << 30;
 
 constexpr size_t kNone = ~size_t{0};
 
@@ -117,14 +117,14 @@ PageArena::~PageArena() {
 
 size_t PageArena::BlockBytes(Pages pages, size_t bytes) {
   if (pages == Pages::kHuge) return WholePages(pages, bytes);
-  TANDEM_CHECK(bytes > 0 && bytes <= kMostSmall);
-  return std::max(kLeastBlock, std::bit_ceil(bytes));
+  TANDEM_CHECK(bytes > 0 && bytes <= kMaxSmall);
+  return std::max(kMinBlock, std::bit_ceil(bytes));
 }
 
 absl::StatusOr<char*> PageArena::Take(Pages pages, size_t bytes) {
   const size_t size = BlockBytes(pages, bytes);
   TANDEM_ASSIGN_OR_RETURN(char* const block, pages == Pages::kSmall
-                                                 ? TakeSmall(std::countr_zero(size / kLeastBlock))
+                                                 ? TakeSmall(std::countr_zero(size / kMinBlock))
                                                  : TakeHuge(size / kHugePage));
   used_ += size;
   return block;
@@ -142,7 +142,7 @@ absl::StatusOr<char*> PageArena::TakeSmall(int level) {
     if (region != nullptr || found == kTopLevel) break;
   }
   if (region == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(region, AddRegion(Pages::kSmall, kMostSmall));
+    TANDEM_ASSIGN_OR_RETURN(region, AddRegion(Pages::kSmall, kMaxSmall));
   }
   if (level < kPageLevel && found >= kPageLevel) TANDEM_RETURN_IF_ERROR(Count(kPage));
   size_t block = region->free[found].Find(1);
@@ -151,7 +151,7 @@ absl::StatusOr<char*> PageArena::TakeSmall(int level) {
     block *= 2;
     region->free[l - 1].Add(block + 1);
   }
-  const size_t bytes = kLeastBlock << level;
+  const size_t bytes = kMinBlock << level;
   region->used += bytes;
   char* const at = region->begin + block * bytes;
   if (level < kPageLevel) std::memset(at, 0, bytes);  // others have used the page
@@ -187,7 +187,7 @@ void PageArena::Give(Pages pages, char* block, size_t bytes) {
     for (size_t at = 0; at < size; at += kHugePage) region->free[0].Add((offset + at) / kHugePage);
   } else {
     size_t number = offset / size;
-    int level = std::countr_zero(size / kLeastBlock);
+    int level = std::countr_zero(size / kMinBlock);
     for (; level < kTopLevel && region->free[level].Remove(number ^ 1); ++level) {
       number /= 2;  // a block and its buddy make a block of the next level
       if (level + 1 == kPageLevel) Discard(region->begin + number * kPage, kPage);
@@ -226,9 +226,9 @@ void PageArena::Discard(char* at, size_t bytes) {
 // Regions of small blocks refuse huge pages, which would fill memory that no block counts.
 absl::StatusOr<PageArena::Region*> PageArena::AddRegion(Pages pages, size_t least) {
   const bool huge = pages == Pages::kHuge;
-  const size_t unit = huge ? kHugePage : kMostSmall;
+  const size_t unit = huge ? kHugePage : kMaxSmall;
   const size_t extra = huge ? kHugePage : 0;
-  size_t bytes = RoundUp(std::clamp(reserved_ / 4, kLeastRegion, kMostRegion), unit);
+  size_t bytes = RoundUp(std::clamp(reserved_ / 4, kMinRegion, kMaxRegion), unit);
   bytes = std::max(bytes, least);
   void* mapping = MAP_FAILED;
   for (;;) {
@@ -242,7 +242,7 @@ absl::StatusOr<PageArena::Region*> PageArena::AddRegion(Pages pages, size_t leas
   bool complete = region != nullptr;
   const int last = huge ? 0 : kTopLevel;
   for (int level = 0; complete && level <= last; ++level) {
-    complete = region->free[level].Init(bytes / (huge ? kHugePage : kLeastBlock << level));
+    complete = region->free[level].Init(bytes / (huge ? kHugePage : kMinBlock << level));
   }
   if (!complete) {
     munmap(mapping, bytes + extra);

@@ -2,7 +2,7 @@
 // cuts them into blocks, so a process has few mappings, whatever the number of its ranges. (The
 // kernel allows vm.max_map_count mappings, usually 65,530.)
 //
-// There are two kinds of blocks. A small block has a power of two of bytes, at most kMostSmall, and
+// There are two kinds of blocks. A small block has a power of two of bytes, at most kMaxSmall, and
 // is on small pages. A huge block consists of whole huge pages and asks for them. Each
 // region has blocks of one kind. The larger the arena, the larger a new region. The arena unmaps a
 // region when its last block comes back.
@@ -38,9 +38,9 @@ class PageArena {
  public:
   static constexpr size_t kPage = size_t{4} << 10;
   static constexpr size_t kHugePage = size_t{2} << 20;
-  static constexpr size_t kLeastBlock = 512;
+  static constexpr size_t kMinBlock = 512;
   // A process may have 100,000 ranges, most of them small: those stay on small pages.
-  static constexpr size_t kMostSmall = 2 * kHugePage;
+  static constexpr size_t kMaxSmall = 2 * kHugePage;
 
   enum class Pages { kSmall, kHuge };
 
@@ -56,7 +56,7 @@ class PageArena {
     const size_t page = pages == Pages::kSmall ? kPage : kHugePage;
     return (bytes + page - 1) / page * page;
   }
-  // The size of a block for `bytes` bytes. Requires: bytes > 0; at most kMostSmall if kSmall.
+  // The size of a block for `bytes` bytes. Requires: bytes > 0; at most kMaxSmall if kSmall.
   static size_t BlockBytes(Pages pages, size_t bytes);
 
   // Returns a block of BlockBytes(pages, bytes), aligned to its pages (a small one below kPage to

@@ -16,25 +16,25 @@ constexpr uint64_t kAdmission = HashName("admission");
 // because each call has to find its place in the index. More than the largest are swept only if
 // updates have had many absent ids. With AGE the entries are mostly those that came in the last
 // two passes, so a pass visits at most about three entries for each of them.
-constexpr size_t kLeastSwept = 64;
-constexpr size_t kMostSwept = 4096;
+constexpr size_t kMinSwept = 64;
+constexpr size_t kMaxSwept = 4096;
 constexpr size_t kSweptForEach = 4;
 
 // Entries in a slice, and entries that a search for a victim reads at most.
 constexpr size_t kSlice = 256;
-constexpr size_t kMostLooked = 4096;
+constexpr size_t kMaxLooked = 4096;
 
 // Versions that a pass of the sweep takes at most. Ages of rows therefore stay far below 2^32.
 constexpr int64_t kLongestPass = int64_t{1} << 28;
 
 int64_t LongestPass(const RowLimits& limits, const CandidateValues& values) {
   int64_t pass = kLongestPass;
-  if (limits.counts()) pass = std::min(pass, CandidateValues::kMostUnits / 2 * values.unit());
+  if (limits.counts()) pass = std::min(pass, CandidateValues::kMaxUnits / 2 * values.unit());
   return pass;
 }
 
 int64_t Pass(const RowLimits& limits, int64_t longest) {
-  if (limits.most_age > 0) longest = std::min(longest, limits.most_age);
+  if (limits.max_age > 0) longest = std::min(longest, limits.max_age);
   if (limits.counts() && limits.within > 0) longest = std::min(longest, limits.within);
   return longest;
 }
@@ -116,15 +116,14 @@ void RowLimiter::OnCreated(size_t i, uint64_t hash, uint32_t row) {
 
 std::optional<uint32_t> RowLimiter::ValueOf(const Candidate& candidate) const {
   if (!limits_.counts() || values_.IsExpired(candidate.age)) return std::nullopt;
-  const int64_t age =
-      std::min<int64_t>(candidate.age, CandidateValues::kMostUnits * values_.unit());
+  const int64_t age = std::min<int64_t>(candidate.age, CandidateValues::kMaxUnits * values_.unit());
   return values_.Value(candidate.count, version_ - age);
 }
 
 void RowLimiter::CopyCandidate(uint64_t key, uint32_t value, RowCopies* copies) const {
   int64_t age = values_.Age(value, copies->version());
   if (values_.IsExpired(age)) return;
-  age = std::min(age, CandidateValues::kMostUnits * values_.unit());  // as after any sweep
+  age = std::min(age, CandidateValues::kMaxUnits * values_.unit());  // as after any sweep
   copies->AddCandidate({key, CandidateValues::Count(value), static_cast<uint32_t>(age)});
 }
 
@@ -140,7 +139,7 @@ std::optional<RowLimiter::Entry> RowLimiter::Oldest(const RowIndex& index, bool 
                                                     uint32_t age) {
   Victims& victims = rows ? row_victims_ : candidate_victims_;
   if (victims.none_at == version_) return std::nullopt;
-  const auto most = std::min(static_cast<size_t>(index.size()), kMostLooked);
+  const auto most = std::min(static_cast<size_t>(index.size()), kMaxLooked);
   for (size_t looked = 0;;) {
     while (!victims.entries.empty()) {
       const Entry entry = victims.entries.back();
@@ -203,7 +202,7 @@ bool RowLimiter::Advance(const RowIndex& index, int64_t version, Change change) 
   if (by > longest_pass_) {
     cursor_ = 0;
     do {
-      Sweep(index, kMostSwept, by, change);
+      Sweep(index, kMaxSwept, by, change);
     } while (cursor_ != 0);
     version_ = pass_began_ = version;
     owed_ = 0;
@@ -213,9 +212,8 @@ bool RowLimiter::Advance(const RowIndex& index, int64_t version, Change change) 
   const auto entries = static_cast<double>(std::max(index.size(), pass_entries_));
   owed_ += static_cast<double>(by) * entries / static_cast<double>(pass_);
   const bool late = version_ - pass_began_ > longest_pass_;
-  if (!late && owed_ < std::clamp(entries, 1.0, static_cast<double>(kLeastSwept))) return false;
-  const size_t most =
-      std::min(static_cast<size_t>(owed_), kMostSwept + kSweptForEach * absent_ids_);
+  if (!late && owed_ < std::clamp(entries, 1.0, static_cast<double>(kMinSwept))) return false;
+  const size_t most = std::min(static_cast<size_t>(owed_), kMaxSwept + kSweptForEach * absent_ids_);
   absent_ids_ = 0;
   if (!late) {  // after the end of a pass, the next one owes each entry once at most
     const size_t rest = most - std::min(most, Sweep(index, most, 0, change));
@@ -223,7 +221,7 @@ bool RowLimiter::Advance(const RowIndex& index, int64_t version, Change change) 
     return cursor_ == 0;
   }
   do {
-    Sweep(index, kMostSwept, 0, change);
+    Sweep(index, kMaxSwept, 0, change);
   } while (cursor_ != 0);
   owed_ = 0;
   return true;
@@ -249,15 +247,15 @@ void RowLimiter::SweepEntry(const Entry& entry, int64_t ahead, Change change) {
   if (!RowIndex::IsRow(entry.value)) {
     if (values_.IsExpired(age)) {
       change(entry, kNoRow);
-    } else if (limits_.within == 0 && age > CandidateValues::kMostUnits) {
+    } else if (limits_.within == 0 && age > CandidateValues::kMaxUnits) {
       change(entry, values_.Value(CandidateValues::Count(entry.value),
-                                  version_ + ahead - CandidateValues::kMostUnits));
+                                  version_ + ahead - CandidateValues::kMaxUnits));
     }
-  } else if (limits_.most_age > 0) {
-    if (age > limits_.most_age) change(entry, kNoRow);
-  } else if (age > kMostRowAge) {
+  } else if (limits_.max_age > 0) {
+    if (age > limits_.max_age) change(entry, kNoRow);
+  } else if (age > kMaxRowAge) {
     change(entry, entry.value);
-    SetAge(entry.value, int64_t{kMostRowAge} - ahead);
+    SetAge(entry.value, int64_t{kMaxRowAge} - ahead);
   }
 }
 

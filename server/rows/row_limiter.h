@@ -57,9 +57,9 @@ class RowLimiter {
   static bool IsCandidate(uint32_t value) { return !RowIndex::IsRow(value) && value != kNoRow; }
   // True if a value of the index is a row, and the row does not count as absent.
   bool IsPresent(uint32_t value) const {
-    return RowIndex::IsRow(value) && !IsTooOld(limits_.most_age == 0 ? 0 : Age(value, version_));
+    return RowIndex::IsRow(value) && !IsTooOld(limits_.max_age == 0 ? 0 : Age(value, version_));
   }
-  bool IsTooOld(uint32_t age) const { return limits_.most_age > 0 && age > limits_.most_age; }
+  bool IsTooOld(uint32_t age) const { return limits_.max_age > 0 && age > limits_.max_age; }
 
   RowCounts& counts() { return *counts_; }
   StoreMemory Memory() const;
@@ -95,7 +95,7 @@ class RowLimiter {
   // The first version at which reads do not see a row that is not updated again, or that leaves
   // now.
   int64_t DeathOf(uint32_t row) const {
-    return version_ + 1 + (limits_.most_age == 0 ? 0 : limits_.most_age - Age(row, version_));
+    return version_ + 1 + (limits_.max_age == 0 ? 0 : limits_.max_age - Age(row, version_));
   }
   // The rows get other numbers: old_numbers[n] becomes n. If this fails, nothing has changed.
   absl::Status Renumber(absl::Span<const uint32_t> old_numbers);
@@ -119,7 +119,7 @@ class RowLimiter {
   // The value of a candidate that a checkpoint has; nullopt if it counts as absent.
   std::optional<uint32_t> ValueOf(const Candidate& candidate) const;
   // Larger ages of rows become this age.
-  static constexpr uint32_t kMostRowAge = 1u << 30;
+  static constexpr uint32_t kMaxRowAge = 1u << 30;
   void CopyCandidate(uint64_t key, uint32_t value, RowCopies* copies) const;
   // Between these two nothing is counted. Rows that a load leaves out have not been evicted in this
   // run.
@@ -166,7 +166,7 @@ class RowLimiter {
   Victims row_victims_, candidate_victims_;
 
   const int64_t longest_pass_;  // versions; no pass of the sweep may take more
-  const int64_t pass_;          // versions that a pass takes, if it keeps to kMostSwept
+  const int64_t pass_;          // versions that a pass takes, if it keeps to kMaxSwept
   uint64_t cursor_ = 0;         // of the sweep, as in RowIndex::Scan
   int64_t pass_began_ = 0;      // version
   int64_t pass_entries_ = 0;    // of the index at that time

@@ -20,14 +20,14 @@ struct RowLimits {
   double probability = 1;
   bool zeros = false;  // ids without a row read as zeros, not as their initial values
 
-  // Eviction, of at most one kind. AGE: a row whose last update is more than `most_age` versions
-  // ago counts as absent. LRU: the range has at most `most_rows` rows. 0: no such rule.
-  int64_t most_age = 0;
-  int64_t most_rows = 0;
+  // Eviction, of at most one kind. AGE: a row whose last update is more than `max_age` versions
+  // ago counts as absent. LRU: the range has at most `max_rows` rows. 0: no such rule.
+  int64_t max_age = 0;
+  int64_t max_rows = 0;
   bool at_budget = false;  // as LRU, when the store gets no more memory
 
   bool counts() const { return threshold > 1; }
-  bool evicts() const { return most_age > 0 || most_rows > 0 || at_budget; }
+  bool evicts() const { return max_age > 0 || max_rows > 0 || at_budget; }
   bool any() const { return counts() || probability < 1 || zeros || evicts(); }
 };
 
@@ -81,16 +81,16 @@ static_assert(sizeof(Candidate) == 16);
 // up to one unit (a millionth of `within`) too large.
 class CandidateValues {
  public:
-  static constexpr uint32_t kMostCount = 100;
+  static constexpr uint32_t kMaxCount = 100;
   // Larger ages are ambiguous. RowLimiter visits each candidate often enough.
-  static constexpr int64_t kMostUnits = int64_t{1} << 22;
+  static constexpr int64_t kMaxUnits = int64_t{1} << 22;
 
   explicit CandidateValues(int64_t within)
       : within_(within), unit_(std::max<int64_t>(1, (within + kUnits - 1) / kUnits)) {}
 
   int64_t unit() const { return unit_; }
   uint32_t Value(uint32_t count, int64_t version) const {
-    return 1u << 31 | std::clamp(count, 1u, kMostCount) << 24 |
+    return 1u << 31 | std::clamp(count, 1u, kMaxCount) << 24 |
            (static_cast<uint32_t>(Units(version)) & kClockMask);
   }
   static uint32_t Count(uint32_t value) { return value >> 24 & 0x7f; }

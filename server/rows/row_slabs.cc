@@ -10,14 +10,14 @@ namespace {
 
 // With fewer rows than this a page would have too much unused space. Longer rows are laid out two
 // by two instead; each has several lines of its own that share an address translation.
-constexpr size_t kLeastRowsPerPage = 8;
+constexpr size_t kMinRowsPerPage = 8;
 constexpr size_t kCacheLine = 64;
 
 // At most this part of a segment is unused, because a slab does not cross its end.
 constexpr size_t kUnusedPart = 64;
 
 // For longer rows the processor's own prefetcher recognises the pattern.
-constexpr size_t kMostPrefetchedLines = 8;
+constexpr size_t kMaxPrefetchedLines = 8;
 
 // The most cache lines that a run of `bytes` bytes touches, if such runs are laid end to end, the
 // first one `offset` bytes after the start of a line. Runs consist of whole floats.
@@ -26,7 +26,7 @@ int LinesTouched(size_t offset, size_t bytes) {
   const bool whole = offset % kCacheLine == 0 && bytes % kCacheLine == 0;
   const size_t lines =
       whole ? bytes / kCacheLine : (bytes + kCacheLine - 2 * sizeof(float)) / kCacheLine + 1;
-  return static_cast<int>(std::min(lines, kMostPrefetchedLines));
+  return static_cast<int>(std::min(lines, kMaxPrefetchedLines));
 }
 
 uint64_t InverseOf(size_t divisor) { return ~uint64_t{0} / divisor + 1; }
@@ -46,7 +46,7 @@ RowSlabs::RowSlabs(size_t weight_bytes, size_t slot_bytes, PageArena* arena)
   const size_t row_bytes = weight_bytes + slot_bytes;
   rows_per_slab_ = PageArena::kPage / row_bytes;
   slab_bytes_ = PageArena::kPage;
-  if (rows_per_slab_ < kLeastRowsPerPage) {
+  if (rows_per_slab_ < kMinRowsPerPage) {
     rows_per_slab_ = 2;
     slab_bytes_ = (2 * row_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kBelievedRows = 1 << 12;
 
 // A range with fewer erased rows does not shrink.
-constexpr size_t kLeastErased = 1024;
+constexpr size_t kMinErased = 1024;
 
 size_t FloatBytes(int floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
@@ -97,7 +97,7 @@ void RowStore::EraseRow(uint64_t key, uint64_t hash, uint32_t row) {
 // is in progress, because it knows rows by their numbers. Without memory for the new rows nothing
 // changes.
 void RowStore::ShrinkIfSparse() {
-  if (free_.size() < kLeastErased || free_.size() < 2 * static_cast<size_t>(size())) return;
+  if (free_.size() < kMinErased || free_.size() < 2 * static_cast<size_t>(size())) return;
   if (copies_ != nullptr) return;
   RowIndex index(options_.salt, index_.size(), arena_);
   RowSlabs rows(FloatBytes(options_.dim), FloatBytes(slots_per_row_), arena_);
@@ -156,7 +156,7 @@ void RowStore::Advance(int64_t version) {
         BeforeCandidate(entry.key, hash, entry.value);
         index_.Set(entry.key, hash, value);
       });
-  const bool shrinks = options_.limits.most_age > 0 && !settings_.keeps_numbers;
+  const bool shrinks = options_.limits.max_age > 0 && !settings_.keeps_numbers;
   if (passed && shrinks) ShrinkIfSparse();
 }
 
@@ -190,7 +190,7 @@ absl::Status RowStore::Create(uint64_t key, uint64_t hash, uint32_t value, uint3
   const auto evict = [&] { return EvictOldest(/*rows=*/true, age); };
   *row_number = kNoRow;
   bool room = true;
-  if (limits.most_rows > 0 && size() >= limits.most_rows) {
+  if (limits.max_rows > 0 && size() >= limits.max_rows) {
     room = evict();
   } else if (limits.at_budget) {
     size_t bytes = free_.empty() ? copied_floats() * sizeof(float) : 0;  // with the clock
@@ -238,7 +238,7 @@ absl::Status RowStore::PutCandidate(uint64_t key, uint64_t hash, uint32_t old, u
            (limits.at_budget && EvictOldest(/*rows=*/true, age));
   };
   if (old == kNoRow) {
-    const bool full = limits.most_rows > 0 && candidates_ >= limits.most_rows;
+    const bool full = limits.max_rows > 0 && candidates_ >= limits.max_rows;
     const bool lacks = limits.at_budget && index_.MustGrow() && !MayGrow(index_.GrowthBytes());
     if ((full || lacks) && !evict()) return absl::OkStatus();
   }

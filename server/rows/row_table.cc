@@ -356,10 +356,10 @@ absl::Status RowTable::Load(absl::Span<const uint64_t> keys, absl::Span<const fl
                             absl::Span<const float> slots, absl::Span<const uint32_t> ages) {
   if (!limited()) return Assign(keys, weights, slots);
   loadable_ += settings_.load_share * static_cast<double>(keys.size());
-  const double most_rows = settings_.load_share < 1 ? std::max(loadable_, 1.0) : kAnyRows;
+  const double max_rows = settings_.load_share < 1 ? std::max(loadable_, 1.0) : kAnyRows;
   const bool lists = std::exchange(settings_.lists_evicted, false);
   limits_->BeginLoad();
-  const absl::Status set = SetRows(keys, weights, slots, ages, most_rows);
+  const absl::Status set = SetRows(keys, weights, slots, ages, max_rows);
   limits_->EndLoad();
   settings_.lists_evicted = lists;
   return set;
@@ -369,7 +369,7 @@ absl::Status RowTable::Load(absl::Span<const uint64_t> keys, absl::Span<const fl
 // which there is no room, and rows that count as absent.
 absl::Status RowTable::SetRows(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                                absl::Span<const float> slots, absl::Span<const uint32_t> ages,
-                               double most_rows) {
+                               double max_rows) {
   const auto dim = static_cast<size_t>(options_.dim);
   const auto slots_per_row = static_cast<size_t>(slots_per_row_);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -377,10 +377,10 @@ absl::Status RowTable::SetRows(absl::Span<const uint64_t> keys, absl::Span<const
       RowIndex::Prefetch(index_.HomeOf(index_.Hash(keys[i + kAhead])));
     }
     uint32_t age = ages.empty() ? 0 : ages[i];
-    const bool full = static_cast<double>(size()) >= most_rows;
+    const bool full = static_cast<double>(size()) >= max_rows;
     if (full && !EvictOldest(/*rows=*/true, age)) continue;
     if (limits_->IsTooOld(age)) continue;
-    age = std::min(age, RowLimiter::kMostRowAge);
+    age = std::min(age, RowLimiter::kMaxRowAge);
     const uint64_t hash = index_.Hash(keys[i]);
     uint32_t row = ValueOf(keys[i], hash);
     if (RowIndex::IsRow(row)) {

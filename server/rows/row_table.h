@@ -108,7 +108,7 @@ class RowTable : public RowStore {
   absl::Status Admit(size_t i, uint64_t key, uint32_t* row_number);
   absl::Status SetRows(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                        absl::Span<const float> slots, absl::Span<const uint32_t> ages,
-                       double most_rows);
+                       double max_rows);
 
   double loadable_ = 0;            // rows of all loads so far, times their shares
   std::vector<uint32_t> missing_;  // scratch of updates with limits

@@ -12,7 +12,7 @@
 namespace tandem::server {
 namespace {
 
-constexpr size_t kMostBytes = kMaxStoreRows / 8;  // of Writer::changed
+constexpr size_t kMaxBytes = kMaxStoreRows / 8;  // of Writer::changed
 
 // The encoded form of a writer. The bytes of Writer::changed follow.
 struct WriterHead {
@@ -38,7 +38,7 @@ absl::StatusOr<bool> Act(StoreAction action, uint64_t key, const float* values, 
 RowWrites::Writer* RowWrites::Find(uint64_t writer) {
   const auto known = writers_.find(writer);
   if (known != writers_.end()) return &known->second;
-  if (writers_.size() >= kMostWriters) {
+  if (writers_.size() >= kMaxWriters) {
     writers_.erase(
         std::min_element(writers_.begin(), writers_.end(),
                          [](const auto& a, const auto& b) { return a.second.at < b.second.at; }));
@@ -93,8 +93,8 @@ absl::Status RowWrites::Decode(absl::string_view bytes) {
     if (bytes.size() < sizeof head) return damaged("ends within a writer");
     bytes.copy(reinterpret_cast<char*>(&head), sizeof head);
     bytes.remove_prefix(sizeof head);
-    if (head.number < 1 || head.at > writes_ || head.bytes > std::min(kMostBytes, bytes.size()) ||
-        writers_.size() >= kMostWriters) {
+    if (head.number < 1 || head.at > writes_ || head.bytes > std::min(kMaxBytes, bytes.size()) ||
+        writers_.size() >= kMaxWriters) {
       return damaged(absl::StrCat("write ", head.number, " with ", head.bytes, " bytes of rows"));
     }
     Writer writer;

@@ -8,7 +8,7 @@
 // write that arrives last for the first time wins, whatever is resent. This memory moves with its
 // range and is part of checkpoints.
 //
-// The memory is bounded to kMostWriters writers. The writer that has been silent longest, counted
+// The memory is bounded to kMaxWriters writers. The writer that has been silent longest, counted
 // in writes of others, is forgotten. A copy of its last write would count again if it arrived after
 // that.
 //
@@ -31,7 +31,7 @@ namespace tandem::server {
 
 class RowWrites {
  public:
-  static constexpr size_t kMostWriters = 4096;
+  static constexpr size_t kMaxWriters = 4096;
 
   // Applies write `number` of `writer`, unless it was applied before. values: dim + slots floats
   // for each key, if the action has values. Appends to `changed` the keys that were inserted or

@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<Contender>> Contest(const bench::CollectiveBenchOptio
   const double share =
       options.seconds / (options.repetitions * static_cast<double>(all.size()) * slowest);
   const int operations =
-      static_cast<int>(std::clamp(share, 1.0, static_cast<double>(options.most_operations)));
+      static_cast<int>(std::clamp(share, 1.0, static_cast<double>(options.max_operations)));
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     for (Contender& contender : all) TANDEM_RETURN_IF_ERROR(Turn(group, c, operations, &contender));
   }

@@ -19,7 +19,7 @@ namespace tandem {
 
 struct PeerTiming {
   static constexpr int kRepetitions = 3;
-  static constexpr double kMostOperations = 10'000;
+  static constexpr double kMaxOperations = 10'000;
 
   std::vector<size_t> sizes;
   double seconds = 0.1;
@@ -48,7 +48,7 @@ struct PeerTiming {
     const double before = Now();
     run();
     const double share = seconds / kRepetitions / std::max(largest(Now() - before), 1e-9);
-    const int operations = static_cast<int>(std::clamp(share, 1.0, kMostOperations));
+    const int operations = static_cast<int>(std::clamp(share, 1.0, kMaxOperations));
     std::vector<double> means;
     for (int repetition = 0; repetition < kRepetitions; ++repetition) {
       meet();

@@ -32,7 +32,7 @@ namespace tandem {
 namespace {
 
 constexpr size_t kRingBytes = 4 * transport::kPageBytes;
-constexpr size_t kMostFrames = 256;
+constexpr size_t kMaxFrames = 256;
 
 class Script {
  public:
@@ -205,7 +205,7 @@ class Endpoint {
       Note(more.status());
       if (!more.ok() || !*more) return;
       Touch(frame);
-      if (frames_.size() < kMostFrames) frames_.push_back(std::move(frame));
+      if (frames_.size() < kMaxFrames) frames_.push_back(std::move(frame));
     }
   }
   void Send(size_t small, size_t large) {

@@ -99,15 +99,15 @@ class Reference {
     void SetRules(const job::TablePlan& table) {
       threshold = table.admission.kind() == Admission::COUNT ? table.admission.threshold() : 1;
       within = table.admission.within_versions();
-      most_age = table.eviction.versions();
+      max_age = table.eviction.versions();
       zeros = table.admission.unadmitted() == Admission::ZERO;
     }
     bool IsThere(uint64_t key, int64_t step) const {
       const auto row = rows.find(key);
-      return row != rows.end() && (most_age == 0 || step - row->second.updated <= most_age);
+      return row != rows.end() && (max_age == 0 || step - row->second.updated <= max_age);
     }
     int threshold = 1;
-    int64_t within = 0, most_age = 0;  // 0: no limit
+    int64_t within = 0, max_age = 0;  // 0: no limit
     bool zeros = false;
     std::unordered_map<uint64_t, Candidate> candidates;
   };

@@ -81,12 +81,12 @@ inline void AddBudget(uint64_t seed, const SimJob& job, CheckedWorldOptions* opt
   const auto ranges_of = [](const SimJob& one) {
     return one.shards_per_server * one.ranges_per_shard;
   };
-  int most_on_server = ranges_of(job), most = most_on_server * job.servers;  // of a table
+  int max_on_server = ranges_of(job), most = max_on_server * job.servers;  // of a table
   for (const SimJob& one : later) {
-    most_on_server = std::max(most_on_server, ranges_of(one));
+    max_on_server = std::max(max_on_server, ranges_of(one));
     most = std::max(most, ranges_of(one) * one.servers);
   }
-  const auto on_server = static_cast<uint64_t>(most_on_server);
+  const auto on_server = static_cast<uint64_t>(max_on_server);
   const auto ranges = static_cast<uint64_t>(most);
   uint64_t slack = kPagesOfRange;
   if (job.second_table && first != second) slack += kPagesOfRange * ranges;

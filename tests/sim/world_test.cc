@@ -284,8 +284,8 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
     const QuorumJudge& quorum = run.world->quorum();
-    ASSERT_LE(quorum.most_missed(), run.plan.job.dense().quorum_bound());
-    at_the_bound += quorum.most_missed() == run.plan.job.dense().quorum_bound() ? 1 : 0;
+    ASSERT_LE(quorum.max_missed(), run.plan.job.dense().quorum_bound());
+    at_the_bound += quorum.max_missed() == run.plan.job.dense().quorum_bound() ? 1 : 0;
     gradients += quorum.gradients();
     missed += quorum.missed();
     checkpoints += static_cast<uint64_t>(run.world->checkpoints());
@@ -530,9 +530,8 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
       options.network.jitter *= 10;
       SimRun run(job, options);
       ASSERT_TRUE(run.ok()) << "seed " << seed;
-      ASSERT_LE(run.world->server_checks().most_open_steps(), 1 + unacknowledged)
-          << "seed " << seed;
-      most = std::max(most, run.world->server_checks().most_open_steps());
+      ASSERT_LE(run.world->server_checks().max_open_steps(), 1 + unacknowledged) << "seed " << seed;
+      most = std::max(most, run.world->server_checks().max_open_steps());
     }
     EXPECT_EQ(most, 1 + unacknowledged) << "or the bound was not put to the test";
   }
@@ -763,7 +762,7 @@ TEST(WorldTest, BesideBackupWorkersEveryGradientIsSummed) {
   ASSERT_TRUE(run.ok());
   EXPECT_GT(run.world->Stats(0).dropped, 10u);
   EXPECT_EQ(run.world->quorum().gradients(), 90u);
-  EXPECT_EQ(run.world->quorum().most_missed(), 2);
+  EXPECT_EQ(run.world->quorum().max_missed(), 2);
 }
 
 // Each worker marks a checkpoint at its own step, also while it computes. So updates are as stale

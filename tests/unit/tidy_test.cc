@@ -364,7 +364,7 @@ std::vector<std::string> CommentBlocks(const SourceFile& file) {
 
 // The share may fall and must not rise: lower the bound when it has fallen.
 TEST_F(TidyTest, CommentsNameTheirSubject) {
-  constexpr double kMostHard = 0.02;
+  constexpr double kMaxHard = 0.02;
   int sentences = 0, hard = 0;
   std::string found;
   static const std::regex end(R"(([.;:!?])\s+)");
@@ -382,7 +382,7 @@ TEST_F(TidyTest, CommentsNameTheirSubject) {
     }
   }
   EXPECT_GT(sentences, 5000);
-  EXPECT_LE(hard, kMostHard * sentences)
+  EXPECT_LE(hard, kMaxHard * sentences)
       << hard << " of " << sentences << " sentences begin with a word that is not a noun:\n"
       << found;
 }

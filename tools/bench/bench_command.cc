@@ -43,7 +43,7 @@ struct BenchCommand::Flags {
     collective.max_bytes = 16 << 10;
     collective.warmup = 1;
     collective.repetitions = 2;
-    collective.most_operations = 2;
+    collective.max_operations = 2;
   }
 };
 

@@ -41,7 +41,7 @@ absl::StatusOr<int> OperationsFor(const CollectiveBenchOptions& options, collect
   TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, collectives::ReduceOp::kMax, &slowest));
   const double share = options.seconds / options.repetitions;
   const double fit = share / std::max(slowest[0], 1e-9);
-  return static_cast<int>(std::clamp(fit, 1.0, static_cast<double>(options.most_operations)));
+  return static_cast<int>(std::clamp(fit, 1.0, static_cast<double>(options.max_operations)));
 }
 
 double Quantile(const std::vector<double>& sorted, double q) {
@@ -182,10 +182,10 @@ absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptio
 namespace {
 
 // Far above the memory of any host, and far below values for which numbers of bytes overflow.
-constexpr int64_t kMostBytes = int64_t{1} << 44;
+constexpr int64_t kMaxBytes = int64_t{1} << 44;
 
 absl::Status CheckSizes(const CollectiveBenchOptions& o) {
-  if (o.min_bytes < 1 || o.max_bytes < o.min_bytes || o.max_bytes > kMostBytes || o.factor < 2) {
+  if (o.min_bytes < 1 || o.max_bytes < o.min_bytes || o.max_bytes > kMaxBytes || o.factor < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min ", o.min_bytes, ", --max ", o.max_bytes, ", --factor ", o.factor,
                      ": expected sizes of 1 to 2^44 bytes, the largest not below the smallest, and "
@@ -193,7 +193,7 @@ absl::Status CheckSizes(const CollectiveBenchOptions& o) {
                      "more"));
   }
   for (const int64_t bytes : o.sizes) {
-    if (bytes >= 1 && bytes <= kMostBytes) continue;
+    if (bytes >= 1 && bytes <= kMaxBytes) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--sizes ", bytes, ", expected 1 to 2^44 bytes"));
   }
@@ -240,7 +240,7 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
         "--explain: one rank has no links and chooses nothing; expected --ranks 2 or more");
   }
   TANDEM_RETURN_IF_ERROR(CheckSizes(o));
-  if (o.warmup < 1 || o.repetitions < 1 || o.most_operations < 1 || !(o.seconds >= 0)) {
+  if (o.warmup < 1 || o.repetitions < 1 || o.max_operations < 1 || !(o.seconds >= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--warmup ", o.warmup, ", --repetitions ", o.repetitions, ", --seconds ",
                      o.seconds, ": expected 1 or more of each, and no negative time"));

@@ -50,7 +50,7 @@ struct CollectiveBenchOptions {
   bool in_place = true;                            // also measure in place
   int warmup = 2;                                  // operations, at least 1
   int repetitions = 5;
-  int most_operations = 10'000;                // in a repetition
+  int max_operations = 10'000;                 // in a repetition
   double seconds = 0.2;                        // approximate time for a line
   std::string json;                            // file to write, one object per line; empty: none
   absl::Duration deadline = absl::Minutes(1);  // limit for one operation

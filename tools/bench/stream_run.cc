@@ -24,8 +24,8 @@ server::RowTable::Options WithLimits(const StoreBenchOptions& options,
                                      server::RowCounts* counts) {
   store.arena = arena;
   store.counts = counts;
-  if (options.eviction == Eviction::LRU) store.limits.most_rows = options.max_rows;
-  if (options.eviction == Eviction::AGE) store.limits.most_age = options.versions;
+  if (options.eviction == Eviction::LRU) store.limits.max_rows = options.max_rows;
+  if (options.eviction == Eviction::AGE) store.limits.max_age = options.versions;
   return store;
 }
 

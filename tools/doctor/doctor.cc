@@ -26,10 +26,10 @@ constexpr uint64_t kLockedAtRest = uint64_t{4} << 20, kLockedOfPeer = uint64_t{1
 constexpr int kThreadsOfProcess = 7;  // without compute threads: heartbeats, I/O, keys, readers
 // Threads without which a process cannot start: those of ZeroMQ and of its keys, heartbeats and its
 // own work.
-constexpr int kLeastOfScheduler = 5, kLeastOfServer = 6, kLeastOfWorker = 8;
-constexpr uint64_t kLeastFiles = 32;  // open in any process that has started, measured
+constexpr int kMinOfScheduler = 5, kMinOfServer = 6, kMinOfWorker = 8;
+constexpr uint64_t kMinFiles = 32;  // open in any process that has started, measured
 constexpr int kHopelessThreadsOfCore = 16;
-constexpr double kMostMemory = 0.8;
+constexpr double kMaxMemory = 0.8;
 constexpr int kGoodMtu = 4096;
 constexpr char kWorkerProgram[] = "tandem-worker", kLibrary[] = "libtandem.so";
 constexpr double kClockWarning = 0.1, kClockProblem = 60;  // seconds
@@ -180,7 +180,7 @@ Finding ExamineMemory(const HostFacts& host, const JobNeeds& needs) {
   const std::string advice =
       absl::StrCat(expected, "more servers on other hosts, or a smaller dim");
   if (all > free) return Problem("memory", found, advice);
-  if (all > kMostMemory * free) return Warning("memory", found, advice);
+  if (all > kMaxMemory * free) return Warning("memory", found, advice);
   return Ok("memory", found);
 }
 
@@ -398,9 +398,9 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
   needs.busy_threads =
       serving * plan.shards_per_server() + workers * std::max(1, cluster.threads_per_worker());
   needs.all_threads = needs.busy_threads + kThreadsOfProcess * (needs.processes + 1);
-  needs.least_threads =
-      kLeastOfScheduler + servers * (kLeastOfServer + plan.shards_per_server()) +
-      workers * (kLeastOfWorker + 2 * (std::max(1, cluster.threads_per_worker()) - 1));
+  needs.min_threads =
+      kMinOfScheduler + servers * (kMinOfServer + plan.shards_per_server()) +
+      workers * (kMinOfWorker + 2 * (std::max(1, cluster.threads_per_worker()) - 1));
   needs.startup_timeout_seconds = plan.job.limits().startup_timeout_seconds();
   double rows = 0, checkpoint = 0, largest = 0;
   for (const job::TablePlan& table : plan.tables) {
@@ -469,16 +469,16 @@ std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport trans
 std::vector<Finding> ExamineStart(const HostFacts& host, Cluster::Transport transport,
                                   const JobNeeds& needs) {
   std::vector<Finding> findings;
-  if (static_cast<uint64_t>(needs.least_threads) > host.threads_left) {
+  if (static_cast<uint64_t>(needs.min_threads) > host.threads_left) {
     findings.push_back(
         Problem("threads",
-                absl::StrCat("the job needs at least ", needs.least_threads, " threads, and only ",
+                absl::StrCat("the job needs at least ", needs.min_threads, " threads, and only ",
                              host.threads_left, " may be started"),
                 "raise ulimit -u, or pids.max of the container; or fewer workers and servers"));
   }
-  if (host.open_files_soft < kLeastFiles) {
+  if (host.open_files_soft < kMinFiles) {
     findings.push_back(Problem("open files",
-                               absl::StrCat("a process needs at least ", kLeastFiles,
+                               absl::StrCat("a process needs at least ", kMinFiles,
                                             " open files, the limit is ", host.open_files_soft),
                                absl::StrCat("ulimit -n ", needs.files_of_process)));
   }

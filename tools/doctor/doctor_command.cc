@@ -152,8 +152,8 @@ absl::Status CheckFlags(const DoctorFlags& flags) {
   for (const std::string& address : addresses) {
     TANDEM_RETURN_IF_ERROR(SplitHostPort(address).status());
   }
-  if (flags.peers.size() > kMostDoctorPeers) {
-    return absl::InvalidArgumentError(absl::StrCat("at most ", kMostDoctorPeers, " peers"));
+  if (flags.peers.size() > kMaxDoctorPeers) {
+    return absl::InvalidArgumentError(absl::StrCat("at most ", kMaxDoctorPeers, " peers"));
   }
   if (flags.job.empty() && !flags.set.empty()) {
     return absl::InvalidArgumentError("--set changes a job, and none is given");

@@ -92,7 +92,7 @@ struct HostFacts {
 struct JobNeeds {
   int servers = 0, workers = 0;  // on this host
   int processes = 0, busy_threads = 0, all_threads = 0;
-  int least_threads = 0;               // scheduler, servers and workers cannot start with fewer
+  int min_threads = 0;                 // scheduler, servers and workers cannot start with fewer
   double startup_timeout_seconds = 0;  // all processes must register within this time
   uint64_t table_bytes = 0, held_bytes = 0, process_bytes = 0;
   uint64_t server_bytes = 0;     // the part of process_bytes that is of processes that serve rows

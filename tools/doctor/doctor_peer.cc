@@ -29,7 +29,7 @@ constexpr absl::Duration kWayBound =
     absl::Seconds(15);  // longer than a transport's connect deadline
 constexpr absl::Duration kProbeBound = absl::Seconds(120);  // a whole probe
 constexpr absl::Duration kIdleBound = absl::Seconds(60);
-constexpr int kClockQuestions = 16, kRoundTrips = 64, kMostConnections = 32;
+constexpr int kClockQuestions = 16, kRoundTrips = 64, kMaxConnections = 32;
 
 double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
@@ -296,7 +296,7 @@ absl::StatusOr<std::vector<PairReport>> AskForPairs(const std::string& peer,
     return absl::InvalidArgumentError("no pairs in its answer");
   }
   for (const json& one : *list) {
-    if (one.is_object() && pairs.size() < kMostDoctorPeers) pairs.push_back(PairOf(one));
+    if (one.is_object() && pairs.size() < kMaxDoctorPeers) pairs.push_back(PairOf(one));
   }
   return pairs;
 }
@@ -327,7 +327,7 @@ struct DoctorServer::State {
     const auto peers = question.find("peers");
     if (peers != question.end() && peers->is_array()) {
       for (const json& peer : *peers) {
-        if (!peer.is_string() || pairs.size() >= kMostDoctorPeers || stop) break;
+        if (!peer.is_string() || pairs.size() >= kMaxDoctorPeers || stop) break;
         PairReport pair;
         pair.facts = Look(me, AskedBy::kPeer, peer.get<std::string>(), 1, nullptr);
         if (!pair.facts.is_doctor && pair.facts.answer != PairFacts::Answer::kUnreachable) {
@@ -378,7 +378,7 @@ DoctorServer::DoctorServer(std::shared_ptr<State> state) : state_(std::move(stat
   accepts_ = std::thread([state = state_] {
     while (!state->stop) {
       auto link = state->listener.Accept(MonotonicNow() + absl::Milliseconds(200));
-      if (!link.ok() || state->connections >= kMostConnections) continue;
+      if (!link.ok() || state->connections >= kMaxConnections) continue;
       ++state->connections;
       std::thread([state, link = *std::move(link)]() mutable {
         state->Serve(std::move(link));

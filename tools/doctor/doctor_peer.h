@@ -28,7 +28,7 @@
 
 namespace tandem::doctor {
 
-inline constexpr size_t kMostDoctorPeers = 64;
+inline constexpr size_t kMaxDoctorPeers = 64;
 
 // The facts of a pair, and their findings.
 struct PairReport {

@@ -166,7 +166,7 @@ std::string NameOf(const Strategy& strategy) {
 void WarnOfMemory(const job::ResolvedJob& plan, const Facts& facts, std::vector<std::string>* out) {
   const auto limit = static_cast<double>(plan.job.cluster().memory_per_server());
   if (limit == 0 || plan.server_processes() == 0) return;
-  double bytes = static_cast<double>(job::LeastServerBytes(plan));
+  double bytes = static_cast<double>(job::MinServerBytes(plan));
   for (size_t i = 0; i < facts.tables.size(); ++i) {
     const TableFacts& table = facts.tables[i];
     if (table.place != Table::SERVERS || plan.tables[i].eviction.kind() == Eviction::AT_BUDGET) {
@@ -288,8 +288,8 @@ std::vector<std::string> WhatWouldChange(
     other.bytes_per_second = rate;
     if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
   }
-  constexpr int kMostWorkers = 256;
-  for (int workers = facts.workers * 2; workers <= kMostWorkers; workers *= 2) {
+  constexpr int kMaxWorkers = 256;
+  for (int workers = facts.workers * 2; workers <= kMaxWorkers; workers *= 2) {
     if (changes(WithWorkers(facts, workers), absl::StrFormat("with %d workers", workers))) break;
   }
   return out;

@@ -116,7 +116,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
   facts.latency_seconds = assumed.latency_seconds;
   facts.bytes_per_second = assumed.bytes_per_second;
   facts.dense_parameters = BringsModel(plan) ? assumed.dense_parameters
-                                             : static_cast<double>(job::MostDenseParameters(plan));
+                                             : static_cast<double>(job::MaxDenseParameters(plan));
   constexpr int kBlock = 1024;
   TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(plan.job.dense().optimizer(), kBlock));
   facts.dense_bytes_a_parameter = sizeof(float) * (1 + dense_slots / kBlock);

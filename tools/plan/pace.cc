@@ -15,10 +15,10 @@ namespace tandem::plan {
 namespace {
 
 // Least time of a run; avoids a division by zero if nothing takes time.
-constexpr double kLeastSeconds = 1e-9;
-constexpr int64_t kMostSteps = 25'600;  // of all workers together
-constexpr int64_t kLeastSteps = 50;     // of each worker, however many workers there are
-constexpr double kMostTicks = 5e17;     // of a run; sim::Timing ends at 2.3e18
+constexpr double kMinSeconds = 1e-9;
+constexpr int64_t kMaxSteps = 25'600;  // of all workers together
+constexpr int64_t kMinSteps = 50;      // of each worker, however many workers there are
+constexpr double kMaxTicks = 5e17;     // of a run; sim::Timing ends at 2.3e18
 
 // A job that waits as `waits` says: one table on servers, and dense replicas if there are sums.
 job::ResolvedJob JobOf(int workers, const Waits& waits, double ticks_a_second) {
@@ -60,14 +60,14 @@ job::ResolvedJob JobOf(int workers, const Waits& waits, double ticks_a_second) {
 Pacer::Run Pacer::RunJob(const Waits& waits, double rest, double sum_seconds) const {
   const auto workers = static_cast<int64_t>(facts_.step_seconds.size());
   const auto drawn = static_cast<int64_t>(facts_.step_seconds[0].size());
-  const int64_t steps = std::min(drawn, std::max(kLeastSteps, kMostSteps / workers));
+  const int64_t steps = std::min(drawn, std::max(kMinSteps, kMaxSteps / workers));
   double longest = 0;
   for (const std::vector<double>& of : facts_.step_seconds) {
     longest = std::max(longest, *std::max_element(of.begin(), of.end()));
   }
   // The unit of time is as small as the run allows, so that rounding is negligible.
   const double most = static_cast<double>(steps) * (longest + rest + sum_seconds);
-  const double unit = kMostTicks / std::max(most, kLeastSeconds);
+  const double unit = kMaxTicks / std::max(most, kMinSeconds);
   sim::TimingOptions options;
   options.steps = steps;
   options.latency = absl::ZeroDuration();
@@ -107,7 +107,7 @@ Pace Pacer::Of(const Waits& waits, double rest, double sum_seconds) {
   Pace pace;
   for (const double end : run->ended) {
     const double took = (alone ? end : last) + run->steps * (rest - counted);
-    pace.steps_per_second += run->steps / std::max(took, kLeastSeconds);
+    pace.steps_per_second += run->steps / std::max(took, kMinSeconds);
   }
   pace.sums = run->sums / run->steps;
   return pace;

@@ -10,8 +10,8 @@ namespace tandem::sim {
 Processes::Processes(const job::ResolvedJob& plan, int64_t attempt, Agenda& agenda)
     : plan_(plan), agenda_(agenda) {
   processes_.resize(static_cast<size_t>(1 + plan.server_processes() + plan.workers()));
-  constexpr uint64_t kMostProcesses = uint64_t{1} << 32;
-  next_ = kMostProcesses * static_cast<uint64_t>(attempt + 1);
+  constexpr uint64_t kMaxProcesses = uint64_t{1} << 32;
+  next_ = kMaxProcesses * static_cast<uint64_t>(attempt + 1);
   for (Process& process : processes_) process.incarnation = next_++;
 }
 

@@ -291,7 +291,7 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
     if (w.collectives != nullptr) w.collectives->BeforeStep();
     const job::StepTimes& times = w.step_times;
     delay = times.any() ? times.Of(compute->slot->step) : context_.options.compute;
-    const std::vector<absl::Duration>& least = context_.options.least_compute;
+    const std::vector<absl::Duration>& least = context_.options.min_compute;
     if (!least.empty()) delay = std::max(delay, least[static_cast<size_t>(rank)]);
     compute->slot->computed = delay;
   }

@@ -302,8 +302,7 @@ Ticks Timing::TakesOf(int rank, int64_t step) const {
     return ticks[static_cast<size_t>(step) % ticks.size()];
   }
   const absl::Duration takes = times_[r].any() ? times_[r].Of(step) : options_.compute;
-  return TicksOf(options_.least_compute.empty() ? takes
-                                                : std::max(takes, options_.least_compute[r]));
+  return TicksOf(options_.min_compute.empty() ? takes : std::max(takes, options_.min_compute[r]));
 }
 
 void Timing::Ask(int rank) {

@@ -47,7 +47,7 @@ struct TimingOptions {
   absl::Duration limit = absl::InfiniteDuration();  // the run ends at this virtual time
   // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
-  std::vector<absl::Duration> least_compute;  // by rank: least time of a step; empty: no minimum
+  std::vector<absl::Duration> min_compute;  // by rank: least time of a step; empty: no minimum
   // By rank, then by step, and again from the first one: the whole time of a step, in place of the
   // two above and of the job's step times; empty: not given.
   std::vector<std::vector<Ticks>> step_ticks;

@@ -45,7 +45,7 @@ struct WorldOptions {
   absl::optional<ResumeFrom> resume;
   // Compute time of a step of a worker without fault_injection.slow_workers.
   absl::Duration compute = absl::Milliseconds(10);
-  std::vector<absl::Duration> least_compute;           // by rank: minimum of a step; empty: none
+  std::vector<absl::Duration> min_compute;             // by rank: minimum of a step; empty: none
   worker::MakeTaskRunner make_runner;                  // workers compute with these
   absl::Duration fetch = absl::Microseconds(300);      // reading a batch
   absl::Duration view_delay = absl::Milliseconds(30);  // a view reaches a node at most this late

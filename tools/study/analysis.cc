@@ -279,9 +279,9 @@ std::string Short(double value) { return absl::StrFormat("%.3g", value); }
 // A factor with three significant digits, or with more if that many are needed to tell it from 1:
 // "2.13", "0.99983".
 std::string ShortFactor(double factor) {
-  constexpr int kMostDigits = 9;
+  constexpr int kMaxDigits = 9;
   std::string text;
-  for (int digits = 3; digits <= kMostDigits; ++digits) {
+  for (int digits = 3; digits <= kMaxDigits; ++digits) {
     text = absl::StrFormat("%.*g", digits, factor);
     if (text != "1") break;
   }
@@ -447,8 +447,8 @@ std::string AnswerAmong(const Answer& answer, const std::string& among) {
 // The answer of the study: a line for each set of variations that are compared with each other.
 std::string AnswerOf(const StudyRuns& plan, Part part, const std::vector<Group>& groups,
                      const std::vector<Comparison>& comparisons) {
-  constexpr size_t kMostInFull = 12;  // variations; with more, the answer is brief
-  const Answer answer = {plan, part, groups, comparisons, plan.variations.size() > kMostInFull};
+  constexpr size_t kMaxInFull = 12;  // variations; with more, the answer is brief
+  const Answer answer = {plan, part, groups, comparisons, plan.variations.size() > kMaxInFull};
   return absl::StrJoin(plan.Amongs(), "\n", [&](std::string* out, const std::string& among) {
     absl::StrAppend(out, among.empty() ? "" : absl::StrCat("Among ", among, ": "),
                     AnswerAmong(answer, among));

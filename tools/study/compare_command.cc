@@ -301,7 +301,7 @@ absl::StatusOr<Manifest> Prepare(const std::string& file) {
 }
 
 // The largest number of virtual hosts that a run of the study needs.
-int MostHosts(const Manifest& manifest) {
+int MaxHosts(const Manifest& manifest) {
   int most = 0;
   for (const RunPlan& run : manifest.runs) {
     const absl::StatusOr<Job> job = job::ParseJob(run.job_text, run.name, {});
@@ -504,7 +504,7 @@ int CompareCommand(const CompareFlags& given) {
   }
   if (manifest->plan.study.has_network() && !flags.check) {
     const double rate = manifest->plan.study.network().bytes_per_second();
-    const absl::Status can = cli::VirtualHosts::Check(MostHosts(*manifest), rate);
+    const absl::Status can = cli::VirtualHosts::Check(MaxHosts(*manifest), rate);
     if (!can.ok()) return Refused(can);
   }
   Announce(*manifest, flags.out);

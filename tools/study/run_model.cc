@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMostWorkers = 1024;
+constexpr int kMaxWorkers = 1024;
 
 // The strategy for `workers` workers. One server stays one; more servers grow with the workers.
 plan::Strategy WithWorkers(const plan::Strategy& strategy, int before, int workers) {
@@ -80,7 +80,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
     out["full_step_seconds"] = StepSeconds(plan::WithSize(facts, network.full_size()), strategy);
   }
   json curve = json::array();
-  for (int workers = 2; workers <= kMostWorkers; workers *= 2) {
+  for (int workers = 2; workers <= kMaxWorkers; workers *= 2) {
     const plan::Facts more = plan::WithWorkers(facts, workers);
     const plan::Strategy at = WithWorkers(strategy, facts.workers, workers);
     const double step = StepSeconds(more, at);

@@ -8,10 +8,10 @@ namespace tandem::worker {
 namespace {
 
 // Primes, so that an element of another rank or at another index differs.
-constexpr int64_t kMost = 1021, kStride = 37;
+constexpr int64_t kMax = 1021, kStride = 37;
 
 int64_t Element(int rank, int64_t index) {
-  return 1 + (index + kStride * rank) * (2 * rank + 3) % kMost;
+  return 1 + (index + kStride * rank) * (2 * rank + 3) % kMax;
 }
 
 }  // namespace

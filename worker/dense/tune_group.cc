@@ -25,8 +25,8 @@ using nlohmann::json;
 
 constexpr double kMeasureSeconds = 0.2, kTrySeconds = 0.15;
 // 64 ranks take 3 s; the time grows with the cube of the ranks.
-constexpr int kMostRanksPlayed = 64;
-constexpr int64_t kMostMeasured = 4 << 20;
+constexpr int kMaxRanksPlayed = 64;
+constexpr int64_t kMaxMeasured = 4 << 20;
 
 absl::StatusOr<collectives::Calibration> ReadCalibration(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadWholeFile(path);
@@ -124,9 +124,8 @@ class Tuner {
   }
 
   absl::Status FindCosts() {
-    const bool buckets =
-        ChoosesBuckets(plan_) && gradient_bytes_ >= collectives::kLeastBucketedBytes;
-    const bool needed = (ChoosesAlgorithm(plan_) || buckets) && group_.ranks() <= kMostRanksPlayed;
+    const bool buckets = ChoosesBuckets(plan_) && gradient_bytes_ >= collectives::kMinBucketedBytes;
+    const bool needed = (ChoosesAlgorithm(plan_) || buckets) && group_.ranks() <= kMaxRanksPlayed;
     if (!needed) return absl::OkStatus();
     if (dense_.calibration().empty()) return Measure();
     source_ = absl::StrCat("file ", dense_.calibration());
@@ -140,7 +139,7 @@ class Tuner {
   absl::Status Measure() {
     collectives::CalibrateOptions options;
     options.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    options.most_bytes = std::min(gradient_bytes_, kMostMeasured);
+    options.max_bytes = std::min(gradient_bytes_, kMaxMeasured);
     options.seconds = kMeasureSeconds;
     const absl::Time begun = MonotonicNow();
     TANDEM_ASSIGN_OR_RETURN(costs_, collectives::Calibrate(group_, options));
@@ -148,7 +147,7 @@ class Tuner {
       collectives::TryOptions trial;
       trial.primitives = Primitives();
       trial.host_of_rank.assign(hosts_.begin(), hosts_.end());
-      trial.most_bytes = options.most_bytes;
+      trial.max_bytes = options.max_bytes;
       trial.seconds = kTrySeconds;
       TANDEM_RETURN_IF_ERROR(collectives::TryOut(group_, trial, &*costs_));
     }
@@ -170,7 +169,7 @@ class Tuner {
     if (ChoosesAlgorithm(plan_)) {
       collectives::RuleScope scope;
       scope.primitives = Primitives();
-      scope.most_bytes = gradient_bytes_;
+      scope.max_bytes = gradient_bytes_;
       TANDEM_ASSIGN_OR_RETURN(decided_.rules,
                               collectives::MakeRules(group_.ranks(), hosts_, *costs_, scope));
     }
@@ -192,8 +191,8 @@ class Tuner {
     if (job::SumsByQuorum(plan_.job)) return "quorum sums need the whole gradient";
     if (!ChoosesBuckets(plan_))
       return "a codec, a sharded optimizer or a GPU needs the whole gradient";
-    if (gradient_bytes_ < collectives::kLeastBucketedBytes) return "the gradient is small";
-    if (group_.ranks() > kMostRanksPlayed) return "nothing is measured with so many workers";
+    if (gradient_bytes_ < collectives::kMinBucketedBytes) return "the gradient is small";
+    if (group_.ranks() > kMaxRanksPlayed) return "nothing is measured with so many workers";
     return why_bucket_;
   }
 
@@ -204,7 +203,7 @@ class Tuner {
       return "by the job's rules";
     }
     if (!costs_.has_value()) {
-      return absl::StrCat("by default: more than ", kMostRanksPlayed, " workers");
+      return absl::StrCat("by default: more than ", kMaxRanksPlayed, " workers");
     }
     const auto all = collectives::Rank(collectives::Primitive::kAllReduce, bytes, group_.ranks(),
                                        hosts_, *costs_);

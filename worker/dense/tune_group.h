@@ -6,7 +6,7 @@
 // Rules in the job override measured ones. Nothing is measured if there is nothing to choose: with
 // one worker, in a reproducible job (which adds in rank order, in one piece), or if the job names
 // the algorithm and the buckets. Nothing is measured between more than 64 workers either
-// (kMostRanksPlayed), because every algorithm is simulated.
+// (kMaxRanksPlayed), because every algorithm is simulated.
 #ifndef TANDEM_WORKER_DENSE_TUNE_GROUP_H_
 #define TANDEM_WORKER_DENSE_TUNE_GROUP_H_
 

@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kMostFetched = 32;  // steps of a worker that are fetched and not computed
+constexpr size_t kMaxFetched = 32;  // steps of a worker that are fetched and not computed
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void Judge::OnFetch(int rank, int64_t step) {
   std::map<int64_t, std::map<uint32_t, int64_t>>& fetched =
       workers_[static_cast<size_t>(rank)].fetched;
   fetched[step] = versions_;
-  while (fetched.size() > kMostFetched) fetched.erase(fetched.begin());
+  while (fetched.size() > kMaxFetched) fetched.erase(fetched.begin());
 }
 
 void Judge::Resume(int rank, const TrainPosition& start) {

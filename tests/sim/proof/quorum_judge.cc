@@ -104,7 +104,7 @@ void QuorumJudge::OnSumBegins(int rank) {
     worker.missed.push_back(missed);
     ++gradients_;
     missed_ += missed;
-    most_missed_ = std::max(most_missed_, missed);
+    max_missed_ = std::max(max_missed_, missed);
     if (missed <= options_.bound) continue;
     fail_(absl::StrCat("the gradient of worker ", rank, " step ", gradient.step, " has missed ",
                        missed, " sums, bound ", options_.bound));

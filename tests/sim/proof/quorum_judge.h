@@ -67,7 +67,7 @@ class QuorumJudge final : public sim::SumObserver {
   // one gradient.
   uint64_t gradients() const { return gradients_; }
   int64_t missed() const { return missed_; }
-  int64_t most_missed() const { return most_missed_; }
+  int64_t max_missed() const { return max_missed_; }
 
  private:
   struct Gradient {
@@ -105,7 +105,7 @@ class QuorumJudge final : public sim::SumObserver {
   std::vector<double> velocity_;  // of the outer step, as Sum::counts
   size_t closed_ = 0;             // sums that all workers have begun
   uint64_t gradients_ = 0;
-  int64_t missed_ = 0, most_missed_ = 0;
+  int64_t missed_ = 0, max_missed_ = 0;
 };
 
 }  // namespace tandem

@@ -22,7 +22,7 @@ RowRules::RowRules(const job::TablePlan& table)
     threshold = table.admission.threshold();
     within = table.admission.within_versions();
   }
-  if (table.eviction.kind() == Eviction::AGE) most_age = table.eviction.versions();
+  if (table.eviction.kind() == Eviction::AGE) max_age = table.eviction.versions();
 }
 
 bool RowLives::Add(int64_t number, int64_t version, const Part& part) {
@@ -45,7 +45,7 @@ void RowLives::Live(Fold* fold) const {
   if (!folds_.empty()) {
     const Fold& last = folds_.back();
     const int64_t age = fold->version - last.version;
-    const bool too_old = rules_->most_age > 0 && age > rules_->most_age;
+    const bool too_old = rules_->max_age > 0 && age > rules_->max_age;
     if (last.born != kNoLife && !too_old) {
       fold->born = last.born;
       return;
@@ -122,12 +122,12 @@ bool RowLives::MaySee(absl::Span<const float> row, size_t seen, Moment moment, W
   const int64_t least = std::max(moment.least, last.version);
   if (seen < folds_.size() && folds_[seen].version < least) return false;
   if (moment.most < last.version) return false;
-  const int64_t most_age = rules_->most_age;
-  if (most_age > 0 && least - last.version > most_age) return false;
+  const int64_t max_age = rules_->max_age;
+  if (max_age > 0 && least - last.version > max_age) return false;
   if (rules_->certain()) return last.born != kNoLife && IsLife(row, last.born, seen);
   for (size_t begin = seen; begin-- > 0;) {
     const int64_t age = begin + 1 < seen ? folds_[begin + 1].version - folds_[begin].version : 0;
-    if (most_age > 0 && age > most_age) return false;
+    if (max_age > 0 && age > max_age) return false;
     if (MayBegin(begin) && IsLife(row, begin, seen)) return true;
   }
   return false;
@@ -141,7 +141,7 @@ bool RowLives::MaySeeAbsent(size_t seen, Moment moment) const {
   const Fold& last = folds_[seen - 1];
   if (moment.most < last.version) return false;
   if (!rules_->certain() || last.born == kNoLife) return true;
-  return rules_->most_age > 0 && std::min(moment.most, next) - last.version > rules_->most_age;
+  return rules_->max_age > 0 && std::min(moment.most, next) - last.version > rules_->max_age;
 }
 
 // Whether a row may have begun with this fold, if the rules are not certain.

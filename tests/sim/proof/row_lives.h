@@ -31,7 +31,7 @@ struct RowRules {
   int threshold = 1;     // of COUNT
   int64_t within = 0;    // of COUNT; 0: no limit
   bool draws = false;    // PROBABILITY
-  int64_t most_age = 0;  // of AGE; 0: rows do not age
+  int64_t max_age = 0;   // of AGE; 0: rows do not age
   bool chooses = false;  // LRU or AT_BUDGET
   bool zeros = false;    // what an absent row reads as; otherwise its initial value
 

@@ -23,8 +23,8 @@ void ServerChecks::CountOpenSteps(EndpointId id, const ParsedFrame& push) {
     const server::Range* const range = core(id).ranges().Find(push.Entry(i).range);
     if (range == nullptr) continue;
     const policies::RangeProgress& progress = range->progress();
-    most_open_steps_ = std::max(
-        most_open_steps_, progress.workers[push.header.sender.index].admitted - progress.version);
+    max_open_steps_ = std::max(
+        max_open_steps_, progress.workers[push.header.sender.index].admitted - progress.version);
   }
 }
 

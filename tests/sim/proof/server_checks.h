@@ -50,7 +50,7 @@ class ServerChecks {
   int64_t Version(uint32_t table, uint64_t key) const;
   // The largest number of steps of one worker that a range with a holding policy had admitted but
   // not closed yet.
-  int64_t most_open_steps() const { return most_open_steps_; }
+  int64_t max_open_steps() const { return max_open_steps_; }
   // The events of each range, by id, in order, if Log was called after each event of a shard.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
 
@@ -69,7 +69,7 @@ class ServerChecks {
   sim::SimContext& context_;
   const sim::SimServers& servers_;
   const bool has_lru_;  // some table has LRU
-  int64_t most_open_steps_ = 0;
+  int64_t max_open_steps_ = 0;
   std::map<uint32_t, std::vector<RangeEvent>> events_;
   std::map<uint32_t, std::vector<int64_t>> admitted_;  // [range][rank]
   policies::RangeProgress plain_progress_;             // scratch

@@ -62,13 +62,13 @@ TEST_F(LogTailTest, AProgressBarIsItsLastState) {
 
 TEST_F(LogTailTest, ManyOrLongLinesAreBounded) {
   std::string text;
-  for (size_t i = 0; i < cli::LogTail::kMostLines + 50; ++i) absl::StrAppend(&text, i, "\n");
+  for (size_t i = 0; i < cli::LogTail::kMaxLines + 50; ++i) absl::StrAppend(&text, i, "\n");
   Write(text);
   const auto lines = tail_.Read();
-  ASSERT_EQ(lines.size(), cli::LogTail::kMostLines + 1);
+  ASSERT_EQ(lines.size(), cli::LogTail::kMaxLines + 1);
   EXPECT_EQ(lines.back(), absl::StrCat("(50 more lines in ", path_, ")"));
   Write(std::string(1 << 20, 'x') + "\n");
-  EXPECT_EQ(tail_.Read()[0].size(), cli::LogTail::kMostBytes);
+  EXPECT_EQ(tail_.Read()[0].size(), cli::LogTail::kMaxBytes);
 }
 
 }  // namespace

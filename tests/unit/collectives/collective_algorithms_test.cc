@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kMostRanks = 64;
+constexpr int kMaxRanks = 64;
 
 // For large p a sample, for small p everything.
 constexpr int kSmall = 17;
@@ -35,7 +35,7 @@ constexpr int kStride = 1;
 #endif
 std::vector<int> RankCounts() {
   std::vector<int> ranks;
-  for (int p = 1; p <= kMostRanks; p += p < kSmall ? 1 : kStride) ranks.push_back(p);
+  for (int p = 1; p <= kMaxRanks; p += p < kSmall ? 1 : kStride) ranks.push_back(p);
   return ranks;
 }
 
@@ -137,7 +137,7 @@ TEST_P(EveryAlgorithm, IsProvenForEverySize) {
     std::printf("%-14s by %-18s %zu values of p = 1 ... %d: %d proofs\n",
                 std::string(collectives::PrimitiveName(primitive)).c_str(),
                 std::string(collectives::AlgorithmName(algorithm)).c_str(), RankCounts().size(),
-                kMostRanks, proofs);
+                kMaxRanks, proofs);
     std::fflush(stdout);
   }
 }

@@ -148,7 +148,7 @@ TEST(ChooserTest, OnCrowdedCoresWhatAddsInRankOrderNeedNotBeTheFastest) {
 TEST(ChooserTest, RulesOfAScope) {
   collectives::RuleScope scope;
   scope.primitives = {collectives::Primitive::kAllReduce};
-  scope.most_bytes = 1 << 12;
+  scope.max_bytes = 1 << 12;
   const auto rules = collectives::MakeRules(4, {}, SomeCosts(1e-6, 1e-9), scope);
   ASSERT_TRUE(rules.ok()) << rules.status();
   EXPECT_NE(rules->Find(collectives::Primitive::kAllReduce, int64_t{1} << 40), nullptr);
@@ -224,7 +224,7 @@ TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
     options.primitives = {collectives::Primitive::kAllReduce,
                           collectives::Primitive::kReduceScatter,
                           collectives::Primitive::kAllGather};
-    options.most_bytes = 16 << 10;
+    options.max_bytes = 16 << 10;
     options.seconds = 3600;  // all rounds, however slow this is
     ASSERT_EQ(collectives::TryOut(group, options, &costs), absl::OkStatus());
     of_rank[static_cast<size_t>(rank)] = costs;
@@ -352,7 +352,7 @@ TEST(CalibrationTest, ATinyBudgetStillMeasuresEverything) {
   RunRankThreads(2, [](int rank, RankLinks links) {
     collectives::Group group(rank, std::move(links), {});
     const auto measured =
-        collectives::Calibrate(group, {.cores = 2, .most_bytes = 64 << 20, .seconds = 1e-6});
+        collectives::Calibrate(group, {.cores = 2, .max_bytes = 64 << 20, .seconds = 1e-6});
     ASSERT_TRUE(measured.ok()) << measured.status();
     EXPECT_EQ(measured->costs.bytes.size(), 2u) << measured->ToString();
     EXPECT_NE(measured->segment_bytes, 0) << measured->ToString();

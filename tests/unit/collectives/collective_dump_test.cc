@@ -116,7 +116,7 @@ TEST(CompareDumpsTest, SendsAreNoCollectives) {
 }
 
 TEST(TraceTest, EventsAndLanes) {
-  collectives::Trace trace("worker 1", 1, /*most_events=*/3);
+  collectives::Trace trace("worker 1", 1, /*max_events=*/3);
   trace.Add({"forward", "compute", absl::FromUnixMicros(10), absl::Microseconds(5), "compute"});
   trace.Add({"bucket 4", "allreduce", absl::FromUnixMicros(12), absl::Microseconds(5), "dense"});
   trace.Add({"backward", "compute", absl::FromUnixMicros(20), absl::Microseconds(5), "compute"});

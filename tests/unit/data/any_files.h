@@ -65,8 +65,8 @@ inline std::unique_ptr<data::BatchSource> Started(const job::ResolvedJob& plan, 
 
 class AnyFiles {
  public:
-  // `most_rows`: of each file.
-  explicit AnyFiles(uint64_t seed, uint64_t most_rows = 80) : random_(seed), most_rows_(most_rows) {
+  // `max_rows`: of each file.
+  explicit AnyFiles(uint64_t seed, uint64_t max_rows = 80) : random_(seed), max_rows_(max_rows) {
     constexpr Data::Format kFormats[] = {Data::CRITEO, Data::LIBSVM, Data::DELIMITED};
     format_ = kFormats[random_.Uniform(3)];
     header_ = format_ == Data::DELIMITED && random_.Bernoulli(0.5);
@@ -90,7 +90,7 @@ class AnyFiles {
   std::string WriteFile(size_t i) {
     std::string text = random_.Bernoulli(0.2) ? "\xef\xbb\xbf" : "";
     if (header_) absl::StrAppend(&text, "\"the\nlabel\",n,c", line_end_);
-    const size_t rows = random_.Uniform(5) == 0 ? 1 : 1 + random_.Uniform(most_rows_);
+    const size_t rows = random_.Uniform(5) == 0 ? 1 : 1 + random_.Uniform(max_rows_);
     for (size_t row = 0; row < rows; ++row) {
       if (random_.Bernoulli(0.1)) absl::StrAppend(&text, line_end_);
       if (format_ == Data::LIBSVM && random_.Bernoulli(0.1)) {
@@ -153,7 +153,7 @@ class AnyFiles {
   Random random_;
   Data::Format format_ = Data::CRITEO;
   bool header_ = false;
-  const uint64_t most_rows_;
+  const uint64_t max_rows_;
   double bad_ = 0;          // share of bad rows
   bool respelled_ = false;  // LIBSVM: they have another label that may count as 0
   std::string line_end_;

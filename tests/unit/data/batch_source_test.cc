@@ -1046,8 +1046,8 @@ TEST(RowDealerTest, AWorkerThatIsFarBehindReadsByItself) {
   };
   const std::vector<std::string> files = {dir.Write("a", rows('a', 500)),
                                           dir.Write("b", rows('b', 700))};
-  constexpr size_t kMost = 4096;
-  data::RowDealer bounded(&files, std::make_unique<Heads>(), {}, 3, kMost);
+  constexpr size_t kMax = 4096;
+  data::RowDealer bounded(&files, std::make_unique<Heads>(), {}, 3, kMax);
   data::RowDealer alone(&files, std::make_unique<Heads>(), {}, 3);
   data::RowDealer::Dealt row;
   std::vector<std::string> slow;
@@ -1059,9 +1059,9 @@ TEST(RowDealerTest, AWorkerThatIsFarBehindReadsByItself) {
   for (const int rank : {0, 1}) {
     EXPECT_EQ(TakeAll(&bounded, rank, &ended), TakeAll(&alone, rank, &ended)) << rank;
     EXPECT_TRUE(ended.ok()) << ended;
-    EXPECT_LE(bounded.held_bytes(), kMost);
+    EXPECT_LE(bounded.held_bytes(), kMax);
   }
-  EXPECT_GT(alone.held_bytes(), kMost);
+  EXPECT_GT(alone.held_bytes(), kMax);
   for (const std::string& line : TakeAll(&bounded, 2, &ended)) slow.push_back(line);
   EXPECT_EQ(slow, TakeAll(&alone, 2, &ended));
   EXPECT_EQ(slow.size(), 400u);

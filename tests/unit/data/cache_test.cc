@@ -146,7 +146,7 @@ TEST(CacheTest, LongFilesHaveTheSameRowsToo) {
   Counts counts;
   for (uint64_t i = 0; i < 3 && !HasFailure(); ++i) {
     SCOPED_TRACE(absl::StrCat("files ", i, ", --seed=", TestSeed()));
-    AnyFiles files(HashCombine(TestSeed(), 1000 + i), /*most_rows=*/8'000);
+    AnyFiles files(HashCombine(TestSeed(), 1000 + i), /*max_rows=*/8'000);
     CompareWays(&files, &counts);
   }
   EXPECT_GT(counts.same, 0);

@@ -94,9 +94,9 @@ TEST(DealBlocksTest, EachByteIsDealtOnceAndSharesAreEven) {
     ExpectEachByteOnce(files, deal);
     EXPECT_EQ(data::DealBlocks(files, workers, 64 * kKib).of, deal.of) << "always the same";
     std::vector<int64_t> shares;
-    int64_t most_whole = 0, plain = 0;
+    int64_t max_whole = 0, plain = 0;
     for (const data::DealtFile& file : files) {
-      if (file.whole) most_whole = std::max(most_whole, static_cast<int64_t>(file.unpacked));
+      if (file.whole) max_whole = std::max(max_whole, static_cast<int64_t>(file.unpacked));
       if (!file.whole) plain += file.bytes.end - file.bytes.begin;
     }
     for (const std::vector<data::Block>& blocks : deal.of) {
@@ -104,8 +104,8 @@ TEST(DealBlocksTest, EachByteIsDealtOnceAndSharesAreEven) {
       for (const data::Block& block : blocks) shares.back() += Weight(files, block);
     }
     const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
-    EXPECT_LE(*most - *least, most_whole + 1);
-    if (plain >= most_whole * workers) {
+    EXPECT_LE(*most - *least, max_whole + 1);
+    if (plain >= max_whole * workers) {
       EXPECT_LE(*most - *least, 1) << "plain bytes fill up";
     }
     EXPECT_EQ(deal.everyone, *least > 0);

@@ -122,15 +122,15 @@ void ExpectBound(const job::ResolvedJob& plan, Ids ids) {
     int64_t rows = 0;  // of the largest push
     if (table.dense) {
       const int64_t parameters = ParametersOf(plan);
-      EXPECT_EQ(job::MostDenseParameters(plan), parameters);
+      EXPECT_EQ(job::MaxDenseParameters(plan), parameters);
       rows = (parameters + job::kDenseBlockFloats - 1) / job::kDenseBlockFloats;
     } else if (ids == Ids::kExact) {
-      EXPECT_EQ(job::MostIdsOfBatch(plan, table), largest[table.id]) << table.name;
+      EXPECT_EQ(job::MaxIdsOfBatch(plan, table), largest[table.id]) << table.name;
     } else {
-      EXPECT_GE(job::MostIdsOfBatch(plan, table), largest[table.id]) << table.name;
-      EXPECT_LE(job::MostIdsOfBatch(plan, table), 3 * largest[table.id]) << table.name;
+      EXPECT_GE(job::MaxIdsOfBatch(plan, table), largest[table.id]) << table.name;
+      EXPECT_LE(job::MaxIdsOfBatch(plan, table), 3 * largest[table.id]) << table.name;
     }
-    if (!table.dense) rows = job::MostIdsOfBatch(plan, table);
+    if (!table.dense) rows = job::MaxIdsOfBatch(plan, table);
     bytes += static_cast<double>(rows * (8 + 4 * table.dim));
   }
   EXPECT_EQ(static_cast<double>(job::HeldBytes(plan)), 2 * bytes)

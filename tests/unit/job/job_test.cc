@@ -1367,8 +1367,8 @@ TEST(ProgramJobTest, TablesNameTheFieldsAndBoundTheIds) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->tables[0].fields, ElementsAre("city", "offer"));
   EXPECT_THAT(plan->tables[1].fields, ElementsAre("history"));
-  EXPECT_EQ(job::MostIdsOfBatch(*plan, plan->tables[0]), 16 * 2);
-  EXPECT_EQ(job::MostIdsOfBatch(*plan, plan->tables[1]), 16 * 20);
+  EXPECT_EQ(job::MaxIdsOfBatch(*plan, plan->tables[0]), 16 * 2);
+  EXPECT_EQ(job::MaxIdsOfBatch(*plan, plan->tables[1]), 16 * 20);
 }
 
 TEST(ProgramJobTest, ANumberOfTheScriptDecidesByItsName) {
@@ -1491,7 +1491,7 @@ TEST(JobBudgetTest, CountsTheEndOfAJobWhoseRowsFillTheMemory) {
   job::ResolvedJob evaluates = MustResolve(one);
   evaluates.job.mutable_train()->set_evaluate_only(true);
   EXPECT_EQ(job::ReserveOf(evaluates, kFree, true).total(), 0);
-  EXPECT_EQ(job::LeastFreeBytes(evaluates, true), 0);
+  EXPECT_EQ(job::MinFreeBytes(evaluates, true), 0);
 
   job::ResolvedJob plan = MustResolve({{"table[0].expected_rows", "100"}});
   job::TablePlan& table = plan.tables[0];
@@ -1513,8 +1513,8 @@ TEST(JobBudgetTest, ALastCheckpointFitsBesideAllRows) {
       SCOPED_TRACE(absl::StrCat(ranges, " ranges, ", shards, " shards"));
       const job::ResolvedJob plan = MustResolve(
           {{"cluster.ranges_per_shard", ranges}, {"cluster.shards_per_server", shards}});
-      const int64_t least = job::LeastFreeBytes(plan, /*saves=*/true);
-      EXPECT_LT(job::LeastFreeBytes(plan, /*saves=*/false), least);
+      const int64_t least = job::MinFreeBytes(plan, /*saves=*/true);
+      EXPECT_LT(job::MinFreeBytes(plan, /*saves=*/false), least);
       for (const int64_t free : {least, 2 * least, int64_t{16} << 30}) {
         const job::Reserve reserve = job::ReserveOf(plan, free, /*saves=*/true);
         const auto rows = static_cast<double>(free - reserve.total());

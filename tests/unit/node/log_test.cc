@@ -58,10 +58,10 @@ TEST(LogTest, WhatOthersCauseIsBounded) {
   testing::internal::CaptureStderr();
   const node::Log log("server", 0);
   node::BoundedLog bounded;
-  for (int i = 0; i < 10 * node::BoundedLog::kMost; ++i) bounded.Warning(log, absl::StrCat(i));
+  for (int i = 0; i < 10 * node::BoundedLog::kMax; ++i) bounded.Warning(log, absl::StrCat(i));
   const std::vector<std::string> lines =
       absl::StrSplit(testing::internal::GetCapturedStderr(), '\n');
-  ASSERT_EQ(lines.size(), static_cast<size_t>(node::BoundedLog::kMost) + 2);
+  ASSERT_EQ(lines.size(), static_cast<size_t>(node::BoundedLog::kMax) + 2);
   EXPECT_THAT(lines[99], MatchesRegex(Line("warning server 0: 99")));
   EXPECT_THAT(lines[100], MatchesRegex(Line("warning server 0: more lines .* not logged")));
 }

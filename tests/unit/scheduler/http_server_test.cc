@@ -117,8 +117,7 @@ TEST_F(HttpServerTest, GarbageAndLongRequestsEndTheirConnectionOnly) {
   for (const std::string& request :
        {std::string("\r\n\r\n"), std::string("\xff\x00\x00\r\n\r\n", 7), std::string("GET\r\n\r\n"),
         std::string("GET /a HTTP/9.9\r\n\r\n"), std::string("GET /a b HTTP/1.1\r\n\r\n"),
-        std::string("GET a/a HTTP/1.1\r\n\r\n"),
-        std::string(HttpServer::kMostRequestBytes * 2, 'a'),
+        std::string("GET a/a HTTP/1.1\r\n\r\n"), std::string(HttpServer::kMaxRequestBytes * 2, 'a'),
         "GET /" + std::string(7000, '%') + " HTTP/1.1\r\n\r\n"}) {
     const std::string answer = Ask(request);  // returns: the connection is closed
     EXPECT_EQ(answer.find("/a|"), std::string::npos) << request;

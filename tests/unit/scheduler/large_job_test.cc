@@ -271,13 +271,13 @@ TEST_F(LargeJobTest, AReportForEachPairIsRefused) {
 
 // ---- the largest messages ---------------------------------------------------------------------
 
-constexpr uint64_t kMostOfBucket = (uint64_t{1} << 50) / kHistogramBuckets;
+constexpr uint64_t kMaxOfBucket = (uint64_t{1} << 50) / kHistogramBuckets;
 
 void Fill(Distribution* distribution) {
   distribution->set_count(uint64_t{1} << 50);
   distribution->set_sum(1e300);
   distribution->set_max(1e300);
-  for (size_t b = 0; b < kHistogramBuckets; ++b) distribution->add_bucket(kMostOfBucket);
+  for (size_t b = 0; b < kHistogramBuckets; ++b) distribution->add_bucket(kMaxOfBucket);
 }
 
 template <typename Message>

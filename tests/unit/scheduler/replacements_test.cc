@@ -186,8 +186,8 @@ class ReplacementTest : public ::testing::Test {
     ShardReport& report = *control.mutable_shard_report();
     report.set_server(static_cast<uint32_t>(server) - 1);
     report.mutable_forgotten()->set_worker(worker);
-    report.mutable_forgotten()->set_least(least);
-    report.mutable_forgotten()->set_most(most);
+    report.mutable_forgotten()->set_min_step(least);
+    report.mutable_forgotten()->set_max_step(most);
     Say(server, control);
     Done(server, forget_);
   }

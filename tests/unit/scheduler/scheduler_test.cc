@@ -1367,11 +1367,11 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
 TEST(ReadersTest, AreBoundedAndNeverShareANumber) {
   scheduler::Readers readers;
   std::set<int> numbers;
-  for (uint64_t connection = 1; connection <= scheduler::Readers::kMost; ++connection) {
+  for (uint64_t connection = 1; connection <= scheduler::Readers::kMax; ++connection) {
     numbers.insert(readers.Add(connection).value());
   }
-  EXPECT_EQ(numbers.size(), scheduler::Readers::kMost);
-  EXPECT_TRUE(absl::IsResourceExhausted(readers.Add(scheduler::Readers::kMost + 1).status()));
+  EXPECT_EQ(numbers.size(), scheduler::Readers::kMax);
+  EXPECT_TRUE(absl::IsResourceExhausted(readers.Add(scheduler::Readers::kMax + 1).status()));
   EXPECT_EQ(readers.Add(7).value(), readers.all().at(7)) << "the same again";
   EXPECT_TRUE(readers.Remove(7));
   EXPECT_FALSE(readers.Remove(7));
@@ -1380,7 +1380,7 @@ TEST(ReadersTest, AreBoundedAndNeverShareANumber) {
     const int number = readers.Add(connection).value();
     ASSERT_GE(number, 0);
     ASSERT_LT(number, 1 << 16);
-    ASSERT_TRUE(number >= static_cast<int>(scheduler::Readers::kMost) || number == 6) << number;
+    ASSERT_TRUE(number >= static_cast<int>(scheduler::Readers::kMax) || number == 6) << number;
     readers.Remove(connection);
   }
 }

@@ -221,8 +221,8 @@ TEST(ProgressHistoryTest, IsBoundedAndCoversTheWholeJob) {
   }
   const json points = history.Json();
   const size_t count = points["seconds"].size();
-  EXPECT_GE(count, scheduler::ProgressHistory::kMost / 2);
-  EXPECT_LT(count, scheduler::ProgressHistory::kMost);
+  EXPECT_GE(count, scheduler::ProgressHistory::kMax / 2);
+  EXPECT_LT(count, scheduler::ProgressHistory::kMax);
   EXPECT_EQ(points["loss"].size(), count);
   EXPECT_EQ(points["seconds"][0], 0);
   EXPECT_GT(points["seconds"][count - 1].get<double>(), 99000);

@@ -74,7 +74,7 @@ class Model {
 
   void Advance(int64_t version) {
     state_.version = version;
-    if (limits_.most_age > 0) EraseOlder(limits_.most_age, &state_.rows);
+    if (limits_.max_age > 0) EraseOlder(limits_.max_age, &state_.rows);
     if (limits_.within > 0) EraseOlder(limits_.within, &state_.candidates);
   }
 
@@ -154,8 +154,8 @@ class Model {
     const bool known = found != state_.candidates.end();
     const uint32_t count = known ? found->second.count + 1 : 1;
     if (count >= static_cast<uint32_t>(limits_.threshold)) return true;
-    const bool full = limits_.most_rows > 0 &&
-                      static_cast<int64_t>(state_.candidates.size()) >= limits_.most_rows;
+    const bool full =
+        limits_.max_rows > 0 && static_cast<int64_t>(state_.candidates.size()) >= limits_.max_rows;
     if (known || !full || EvictOldest(&state_.candidates)) {
       state_.candidates[key] = {state_.version, count};
     }
@@ -163,7 +163,7 @@ class Model {
   }
   ModelRow* Create(uint64_t key) {
     const bool full =
-        limits_.most_rows > 0 && static_cast<int64_t>(state_.rows.size()) >= limits_.most_rows;
+        limits_.max_rows > 0 && static_cast<int64_t>(state_.rows.size()) >= limits_.max_rows;
     if (full || (limits_.at_budget && !may_grow_)) {
       if (!EvictOldest(&state_.rows)) return nullptr;
       ++evicted_;
@@ -245,14 +245,14 @@ class LimitedRun {
     FinishCopy();
     const RowLimits& limits = options_.limits;
     // A sweep may wait for as many entries as there are, and one may end early with a pass.
-    const int64_t versions = 3 * (std::max(limits.most_age, limits.within) + 2);
+    const int64_t versions = 3 * (std::max(limits.max_age, limits.within) + 2);
     for (int64_t i = 0; i < versions; ++i) MoveTo(version() + 1);
     EXPECT_EQ(store_->size(), static_cast<int64_t>(model_->state().rows.size()));
     EXPECT_EQ(store_->candidates(), static_cast<int64_t>(model_->state().candidates.size()));
     EXPECT_EQ(counts_.admitted, model_->created());
     EXPECT_EQ(counts_.refused, model_->refused());
     EXPECT_EQ(counts_.admitted - counts_.evicted, static_cast<uint64_t>(store_->size()));
-    if (limits.most_age == 0) {
+    if (limits.max_age == 0) {
       EXPECT_EQ(counts_.evicted, model_->evicted());
     }
   }
@@ -293,8 +293,8 @@ class LimitedRun {
       if (numbers[i] == kNoRow) continue;
       ASSERT_EQ(store_->Weights(numbers[i]), absl::MakeConstSpan(row->second.weights));
       ASSERT_EQ(store_->Slots(numbers[i]), absl::MakeConstSpan(row->second.slots));
-      if (options_.limits.most_age == 0) continue;
-      ASSERT_EQ(store_->PresentUntil(keys_[i]), row->second.clock + options_.limits.most_age);
+      if (options_.limits.max_age == 0) continue;
+      ASSERT_EQ(store_->PresentUntil(keys_[i]), row->second.clock + options_.limits.max_age);
     }
   }
   void Update() {
@@ -332,7 +332,7 @@ class LimitedRun {
       model_->set_may_grow(may_grow_);
     }
     const RowLimits& limits = options_.limits;
-    const bool exact = limits.most_rows == 0 && !limits.at_budget;
+    const bool exact = limits.max_rows == 0 && !limits.at_budget;
     int64_t by = 1 + static_cast<int64_t>(random_.Uniform(3));
     if (random_.Bernoulli(0.05)) by += static_cast<int64_t>(random_.Uniform(100));
     if (exact && random_.Bernoulli(0.02)) by += (int64_t{1} << 24) * (1 + random_.Uniform(300));
@@ -420,32 +420,32 @@ std::vector<Kind> Kinds() {
   const auto add = [&kinds](const char* name) -> RowLimits& {
     return kinds.emplace_back(Kind{name, {}}).limits;
   };
-  add("AGE").most_age = 7;
-  add("AGE of one version").most_age = 1;
+  add("AGE").max_age = 7;
+  add("AGE of one version").max_age = 1;
   add("zeros").zeros = true;
   RowLimits* limits = &add("AGE and zeros");
-  limits->most_age = 20;
+  limits->max_age = 20;
   limits->zeros = true;
   limits = &add("COUNT for ever");
   limits->threshold = 3;
   limits = &add("COUNT and AGE");
   limits->threshold = 2;
-  limits->within = limits->most_age = 9;
+  limits->within = limits->max_age = 9;
   limits = &add("COUNT that forgets sooner");
   limits->threshold = 100;
   limits->within = 3;
-  limits->most_age = 30;
+  limits->max_age = 30;
   add("PROBABILITY").probability = 0.3;
   limits = &add("PROBABILITY and AGE");
   limits->probability = 0.6;
-  limits->most_age = 5;
-  add("LRU").most_rows = 100;
-  add("LRU of less than an update").most_rows = 5;
+  limits->max_age = 5;
+  add("LRU").max_rows = 100;
+  add("LRU of less than an update").max_rows = 5;
   limits = &add("LRU and COUNT");
-  limits->most_rows = 60;
+  limits->max_rows = 60;
   limits->threshold = 2;
   limits = &add("LRU and COUNT that forgets");
-  limits->most_rows = 40;
+  limits->max_rows = 40;
   limits->threshold = 3;
   limits->within = 12;
   add("AT_BUDGET").at_budget = true;
@@ -480,11 +480,11 @@ TEST(RowLimiterTest, AgreesWithAMapOfClocksAndCounts) {
 
 class LimitedStoreTest : public ::testing::Test {
  protected:
-  // `most_bytes`: of the rows, the index and the clocks.
-  void Start(const RowLimits& limits, size_t most_bytes = size_t{1} << 60) {
+  // `max_bytes`: of the rows, the index and the clocks.
+  void Start(const RowLimits& limits, size_t max_bytes = size_t{1} << 60) {
     store_ = nullptr;
     arena_ = nullptr;
-    budget_ = std::make_unique<server::MemoryBudget>(most_bytes);
+    budget_ = std::make_unique<server::MemoryBudget>(max_bytes);
     arena_ = std::make_unique<server::PageArena>(budget_.get());
     RowTable::Options options;
     options.arena = arena_.get();
@@ -520,7 +520,7 @@ class LimitedStoreTest : public ::testing::Test {
 // 200. (A range that evicts any row keeps about 165 of them.)
 TEST_F(LimitedStoreTest, LruKeepsTheRowsThatAreUsed) {
   RowLimits limits;
-  limits.most_rows = 1000;
+  limits.max_rows = 1000;
   Start(limits);
   Random random(TestSeed());
   uint64_t next = 1 << 20;
@@ -532,7 +532,7 @@ TEST_F(LimitedStoreTest, LruKeepsTheRowsThatAreUsed) {
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     ASSERT_THAT(Update(keys), ::testing::Not(::testing::Contains(kNoRow)));
     store_->Advance(version);
-    ASSERT_LE(store_->size(), limits.most_rows);
+    ASSERT_LE(store_->size(), limits.max_rows);
   }
   int64_t used = 0;
   for (uint64_t key = 0; key < 200; ++key) used += Has(key) ? 1 : 0;
@@ -544,7 +544,7 @@ TEST_F(LimitedStoreTest, LruKeepsTheRowsThatAreUsed) {
 // No row of an update gives its number to another row of the update.
 TEST_F(LimitedStoreTest, AnUpdateThatIsTooLargeIsRefusedInPart) {
   RowLimits limits;
-  limits.most_rows = 1000;
+  limits.max_rows = 1000;
   Start(limits);
   std::vector<uint64_t> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
@@ -563,7 +563,7 @@ TEST_F(LimitedStoreTest, AnUpdateThatIsTooLargeIsRefusedInPart) {
 // gives their memory back.
 TEST_F(LimitedStoreTest, TheSweepErasesWhatIsTooOld) {
   RowLimits limits;
-  limits.most_age = limits.within = 50;
+  limits.max_age = limits.within = 50;
   limits.threshold = 2;
   Start(limits);
   std::vector<uint64_t> keys(20'000);
@@ -591,7 +591,7 @@ TEST_F(LimitedStoreTest, TheSweepErasesWhatIsTooOld) {
 // Each version brings more rows than the sweep visits if nothing is new.
 TEST_F(LimitedStoreTest, TheSweepKeepsUpWithNewRows) {
   RowLimits limits;
-  limits.most_age = 2;
+  limits.max_age = 2;
   Start(limits);
   std::vector<uint64_t> keys(10'000);
   uint64_t next = 0;
@@ -607,7 +607,7 @@ TEST_F(LimitedStoreTest, TheSweepKeepsUpWithNewRows) {
 // index at each version. It comes to a new row in its time, once in 50 versions.
 TEST_F(LimitedStoreTest, TheSweepOwesNothingToAnEmptyIndex) {
   RowLimits limits;
-  limits.most_age = 50;
+  limits.max_age = 50;
   for (uint64_t run = 0; run < 10; ++run) {
     Start(limits);
     std::vector<uint64_t> keys(20'000);
@@ -631,7 +631,7 @@ TEST_F(LimitedStoreTest, TheSweepOwesNothingToAnEmptyIndex) {
 // candidates, stay.
 TEST_F(LimitedStoreTest, RowsThatStayGetOtherNumbers) {
   RowLimits limits;
-  limits.most_age = limits.within = 50;
+  limits.max_age = limits.within = 50;
   limits.threshold = 2;
   for (const bool keeps : {false, true}) {
     Start(limits);
@@ -697,7 +697,7 @@ TEST_F(LimitedStoreTest, NoMemoryEvictsWithAtBudget) {
 TEST_F(LimitedStoreTest, NoMemoryIsAnErrorOfTheUpdate) {
   for (const int threshold : {1, 2}) {
     RowLimits limits;
-    limits.most_age = 50;
+    limits.max_age = 50;
     limits.threshold = threshold;
     Start(limits, size_t{256} << 10);
     absl::Status status;
@@ -734,7 +734,7 @@ TEST_F(LimitedStoreTest, ALoadWithShareZeroKeepsOneRow) {
 // Rows that do not fit at the start are not evicted, so they cannot come back.
 TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
   RowLimits limits;
-  limits.most_rows = 2;
+  limits.max_rows = 2;
   Start(limits);
   const std::vector<uint64_t> keys = {1, 2, 3, 4};
   const std::vector<float> weights(keys.size() * kDim), slots(weights);
@@ -757,7 +757,7 @@ TEST_F(LimitedStoreTest, RowsThatALoadLeavesOutAreNotCounted) {
 // also when the row is back.
 TEST_F(LimitedStoreTest, ARowThatComesBackIsFresh) {
   RowLimits limits;
-  limits.most_age = 10;
+  limits.max_age = 10;
   Start(limits);
   Update({1});
   std::vector<float> first(kDim), again(kDim);
@@ -781,7 +781,7 @@ TEST_F(LimitedStoreTest, ARowThatComesBackIsFresh) {
 // A checkpoint with ages and candidates goes into a store that may have fewer rows: the youngest.
 TEST_F(LimitedStoreTest, OfTooManyLoadedRowsTheOldestAreLeftOut) {
   RowLimits limits;
-  limits.most_rows = 100;
+  limits.max_rows = 100;
   limits.threshold = 3;
   Start(limits);
   store_->StartAt(5);  // rows may be older than the run
@@ -829,7 +829,7 @@ TEST_F(LimitedStoreTest, ALoadedCandidateGoesOnCounting) {
 // A file may have any age. The clock that follows must not turn round and look new.
 TEST_F(LimitedStoreTest, ALoadedAgeIsNeverTooLarge) {
   RowLimits limits;
-  limits.most_rows = 2;
+  limits.max_rows = 2;
   Start(limits);
   const std::vector<uint64_t> keys = {1, 2};
   const std::vector<uint32_t> ages = {~uint32_t{0}, 5};
@@ -853,13 +853,13 @@ TEST_F(LimitedStoreTest, ACopyDoesNotShowWhenTheSweepWasThere) {
     store_->CopyRows(0, 100, &copies);
     return server::RowCopies::CandidateOf(copies.candidates(), 0).age;
   };
-  constexpr int64_t kStep = CandidateValues::kMostUnits / 4;
+  constexpr int64_t kStep = CandidateValues::kMaxUnits / 4;
   int64_t version = 0;
   for (; version <= 3 * kStep; version += kStep) store_->Advance(version);
   EXPECT_EQ(age(), 3 * kStep);
   for (; version <= 12 * kStep + 12; version += kStep + 1) {
     store_->Advance(version);
-    EXPECT_EQ(age(), CandidateValues::kMostUnits) << version;
+    EXPECT_EQ(age(), CandidateValues::kMaxUnits) << version;
   }
 }
 

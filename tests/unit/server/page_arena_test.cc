@@ -129,7 +129,7 @@ TEST(PageArenaTest, FragmentsCostAddressesAndBecomeWholeAgain) {
   PageArena arena;
   constexpr size_t kBlocks = 4096;
   // This block stays until the end, so that its region does.
-  char* const first = arena.Take(Pages::kSmall, PageArena::kLeastBlock).value();
+  char* const first = arena.Take(Pages::kSmall, PageArena::kMinBlock).value();
   std::vector<char*> blocks;
   for (size_t i = 0; i < kBlocks; ++i) {
     blocks.push_back(arena.Take(Pages::kSmall, PageArena::kPage).value());
@@ -146,7 +146,7 @@ TEST(PageArenaTest, FragmentsCostAddressesAndBecomeWholeAgain) {
   };
   give(0);
   EXPECT_EQ(arena.resident(), (kBlocks / 2 + 1) * PageArena::kPage);
-  EXPECT_EQ(arena.used(), kBlocks / 2 * PageArena::kPage + PageArena::kLeastBlock);
+  EXPECT_EQ(arena.used(), kBlocks / 2 * PageArena::kPage + PageArena::kMinBlock);
   // The same pages again, and no more address space.
   for (size_t i = 0; i < kBlocks; i += 2) {
     blocks[i] = arena.Take(Pages::kSmall, PageArena::kPage).value();
@@ -158,12 +158,12 @@ TEST(PageArenaTest, FragmentsCostAddressesAndBecomeWholeAgain) {
   give(1);
   const size_t left = arena.reserved();
   std::vector<char*> large;
-  while (large.size() < left / PageArena::kMostSmall - 1) {
-    large.push_back(arena.Take(Pages::kSmall, PageArena::kMostSmall).value());
+  while (large.size() < left / PageArena::kMaxSmall - 1) {
+    large.push_back(arena.Take(Pages::kSmall, PageArena::kMaxSmall).value());
   }
   EXPECT_EQ(arena.reserved(), left) << "whole blocks are made of the small ones";
-  for (char* const block : large) arena.Give(Pages::kSmall, block, PageArena::kMostSmall);
-  arena.Give(Pages::kSmall, first, PageArena::kLeastBlock);
+  for (char* const block : large) arena.Give(Pages::kSmall, block, PageArena::kMaxSmall);
+  arena.Give(Pages::kSmall, first, PageArena::kMinBlock);
 }
 
 TEST(PageArenaTest, ALimitIsAStatusAndChangesNothing) {
@@ -222,7 +222,7 @@ TEST(PageArenaTest, WithoutAddressesTheArenaReturnsAStatus) {
       blocks.reserve(1000);
       absl::Status status;
       while (blocks.size() < 1000) {
-        const absl::StatusOr<char*> block = arena.Take(pages, PageArena::kMostSmall);
+        const absl::StatusOr<char*> block = arena.Take(pages, PageArena::kMaxSmall);
         status = block.status();
         if (!block.ok()) break;
         blocks.push_back(*block);
@@ -231,17 +231,17 @@ TEST(PageArenaTest, WithoutAddressesTheArenaReturnsAStatus) {
       if (!absl::IsResourceExhausted(status)) return 1;
       if (status.message().find("Cannot allocate memory") == std::string::npos) return 2;
       // Nearly all of the address space could be used, although regions grow.
-      if (blocks.size() * PageArena::kMostSmall < 70 * kMiB) return 3;
+      if (blocks.size() * PageArena::kMaxSmall < 70 * kMiB) return 3;
       const size_t used = arena.used();
-      if (used != blocks.size() * PageArena::kMostSmall) return 4;
+      if (used != blocks.size() * PageArena::kMaxSmall) return 4;
       TANDEM_CHECK_OK(arena.Count(PageArena::kHugePage));
       arena.Discard(blocks.back(), PageArena::kHugePage);
-      arena.Give(pages, blocks.back(), PageArena::kMostSmall);
+      arena.Give(pages, blocks.back(), PageArena::kMaxSmall);
       blocks.pop_back();
-      const absl::StatusOr<char*> again = arena.Take(pages, PageArena::kMostSmall);
+      const absl::StatusOr<char*> again = arena.Take(pages, PageArena::kMaxSmall);
       if (!again.ok() || !IsZero(*again, 100) || arena.used() != used) return 5;
       blocks.push_back(*again);
-      for (char* const block : blocks) arena.Give(pages, block, PageArena::kMostSmall);
+      for (char* const block : blocks) arena.Give(pages, block, PageArena::kMaxSmall);
       return arena.reserved() == 0 ? 0 : 6;
     });
     EXPECT_EQ(code, 0) << (pages == Pages::kSmall ? "small" : "huge");
@@ -271,7 +271,7 @@ TEST(GrowableMemoryTest, KeepsWhatItHoldsAndItsPlaceOnceItIsLarge) {
     for (size_t items = 1; offset_of(items) < 40 * kMiB; items += 1 + items / 5) {
       TANDEM_CHECK_OK(memory.Reserve(offset_of(items - 1) + sizeof(uint64_t)));
       ASSERT_GE(memory.usable(), offset_of(items - 1) + sizeof(uint64_t));
-      const bool large = memory.usable() > PageArena::kMostSmall;
+      const bool large = memory.usable() > PageArena::kMaxSmall;
       for (size_t i = 0; i < items; ++i) {
         uint64_t* const word = WordAt(memory, segment_bytes, offset_of(i));
         if (i < at.size()) {

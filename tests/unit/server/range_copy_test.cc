@@ -30,8 +30,8 @@ struct Shape {
 class RangeCopyTest : public ::testing::Test {
  protected:
   // A copy of a range with random rows, and the same contents in order of position.
-  void Make(const Shape& shape, uint64_t begin, uint64_t end, uint64_t least_position = 0,
-            uint64_t most_position = ~uint64_t{0}) {
+  void Make(const Shape& shape, uint64_t begin, uint64_t end, uint64_t min_position = 0,
+            uint64_t max_position = ~uint64_t{0}) {
     copy_ = server::RangeCopy();
     server::RangeImage& head = copy_.head;
     head.table = "users";
@@ -56,7 +56,7 @@ class RangeCopyTest : public ::testing::Test {
     while (rows.size() < shape.rows) {
       const uint64_t key = random_.Next64();
       const uint64_t position = Position(copy_.salt, key);
-      if (position < least_position || position > most_position) continue;
+      if (position < min_position || position > max_position) continue;
       std::vector<float> floats(dim + slots);
       for (float& value : floats) value = static_cast<float>(random_.NextDouble());
       const auto number = static_cast<uint32_t>(rows.size());

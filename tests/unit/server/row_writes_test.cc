@@ -275,12 +275,12 @@ TEST(RowWritesTest, ForgetsTheWriterThatIsSilentForLongest) {
   server::RowTable store(StoreOptions(optimizer.get()));
   server::RowWrites writes;
   std::vector<uint64_t> changed;
-  for (uint64_t writer = 1; writer <= 2 * server::RowWrites::kMostWriters; ++writer) {
+  for (uint64_t writer = 1; writer <= 2 * server::RowWrites::kMaxWriters; ++writer) {
     TANDEM_CHECK_OK(writes.Apply(writer, 1, StoreAction::kErase, {}, {}, &store, &changed));
     TANDEM_CHECK_OK(writes.Apply(1, static_cast<int64_t>(writer) + 1, StoreAction::kErase, {}, {},
                                  &store, &changed));
   }
-  EXPECT_EQ(writes.writers(), server::RowWrites::kMostWriters);
+  EXPECT_EQ(writes.writers(), server::RowWrites::kMaxWriters);
   const uint64_t before = writes.writes();
   TANDEM_CHECK_OK(writes.Apply(1, 1, StoreAction::kErase, {}, {}, &store, &changed));
   EXPECT_EQ(writes.writes(), before) << "writer 1 has written all the time and is remembered";

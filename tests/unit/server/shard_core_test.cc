@@ -666,7 +666,7 @@ class ShardSumsTest : public ShardCoreTest {
       ASSERT_EQ(ranges.MinClock(group), clocks[group]);
     }
     ASSERT_TRUE(shard(index).WaitingReadsMustWait());
-    most_held_ = std::max(most_held_, held_bytes);
+    max_held_ = std::max(max_held_, held_bytes);
   }
 
   Random random_{TestSeed()};
@@ -674,7 +674,7 @@ class ShardSumsTest : public ShardCoreTest {
   std::deque<std::pair<int, ParsedFrame>> on_the_way_;
   std::map<uint32_t, std::vector<uint64_t>> keys_of_;
   uint32_t view_ = 1;
-  size_t most_held_ = 0;
+  size_t max_held_ = 0;
 };
 
 TEST_F(ShardSumsTest, AreThoseOfALookAtEachRangeAndWorker) {
@@ -686,7 +686,7 @@ TEST_F(ShardSumsTest, AreThoseOfALookAtEachRangeAndWorker) {
         "kind: ESSP bound: 2 cache_rows: 8"}) {
     SCOPED_TRACE(policy);
     Begin(policy);
-    most_held_ = 0;
+    max_held_ = 0;
     for (int i = 0; i < 4000 && !HasFatalFailure(); ++i) {
       Step();
       for (const int index : {0, 1}) Compare(index);
@@ -701,7 +701,7 @@ TEST_F(ShardSumsTest, AreThoseOfALookAtEachRangeAndWorker) {
     }
     EXPECT_GT(steps, 500) << "or the sums were not put to the test";
     const policies::Properties& properties = plan_.groups[0].properties;
-    EXPECT_EQ(most_held_ > 0, properties.holds || properties.rows_as_read);
+    EXPECT_EQ(max_held_ > 0, properties.holds || properties.rows_as_read);
   }
 }
 
@@ -1125,15 +1125,15 @@ TEST_F(ShardCoreTest, AnotherProcessTakesThePlaceOfADeadWorker) {
 
   const ShardReport report = shard_->ForgetWorker(0);
   EXPECT_EQ(report.forgotten().worker(), 0);
-  EXPECT_EQ(report.forgotten().least(), 0) << "the ranges of the table \"dense\" have nothing";
-  EXPECT_EQ(report.forgotten().most(), 2);
+  EXPECT_EQ(report.forgotten().min_step(), 0) << "the ranges of the table \"dense\" have nothing";
+  EXPECT_EQ(report.forgotten().max_step(), 2);
   EXPECT_TRUE(Give(Push(0, 2, 1.0f)).empty());
   EXPECT_TRUE(Give(Pull(0, 0)).empty());
   effects_.Clear();
   shard_->OnTick(now_ + absl::Seconds(2), &effects_);
   EXPECT_TRUE(effects_.out.empty()) << "nobody is told of its waits";
   const ShardReport again = shard_->ForgetWorker(0);
-  EXPECT_EQ(again.forgotten().most(), 2) << "the early step was not admitted";
+  EXPECT_EQ(again.forgotten().max_step(), 2) << "the early step was not admitted";
 
   shard_->OnView(now_, with_worker(2, 70), &effects_);
   EXPECT_TRUE(Give(Push(0, 2, 1.0f)).empty()) << "of the dead process";

@@ -58,7 +58,7 @@ TEST_F(SubscriptionsTest, AnotherProcessOfAWorkerKeepsNothingYet) {
 // A row of version 5 gets too old with version 5 + 3 + 1. Another one is created just after the
 // look that has found it absent.
 TEST_F(SubscriptionsTest, ARowThatGetsTooOldHasChanged) {
-  kept_->set_most_age(3);
+  kept_->set_max_age(3);
   int64_t until[] = {8, -1};  // of rows 10 and 11
   int looks = 0;
   const auto present_until = [&](uint64_t key) {
@@ -91,7 +91,7 @@ TEST_F(SubscriptionsTest, ARowThatGetsTooOldHasChanged) {
 
 // The version may skip more versions than a row stays: one push has many empty steps.
 TEST_F(SubscriptionsTest, ARowMayComeAndGoBetweenTwoLooks) {
-  kept_->set_most_age(3);
+  kept_->set_max_age(3);
   const auto present_until = [](uint64_t) { return int64_t{-1}; };
   kept_->OnRead(0, 3, Keys{10});
   kept_->OnVersion(6, present_until);
@@ -107,7 +107,7 @@ TEST_F(SubscriptionsTest, ARowMayComeAndGoBetweenTwoLooks) {
 // A worker keeps 16 rows at most, of very many that stay for very long.
 TEST_F(SubscriptionsTest, OnlyKeptRowsAreLookedAtLater) {
   kept_ = std::make_unique<server::Subscriptions>(/*workers=*/1, /*most=*/16);
-  kept_->set_most_age(int64_t{1} << 30);
+  kept_->set_max_age(int64_t{1} << 30);
   int64_t version = 0;
   const auto present_until = [&version](uint64_t) { return version + (int64_t{1} << 30); };
   for (; version < 1000; ++version) {
@@ -269,10 +269,10 @@ class PlainSubscriptions {
 
 TEST_F(SubscriptionsTest, AgreesWithALookAtEachWorker) {
   constexpr int kWorkers = 5;
-  constexpr size_t kMost = 12;
+  constexpr size_t kMax = 12;
   Random random(TestSeed());
-  kept_ = std::make_unique<server::Subscriptions>(kWorkers, kMost);
-  PlainSubscriptions plain(kWorkers, kMost);
+  kept_ = std::make_unique<server::Subscriptions>(kWorkers, kMax);
+  PlainSubscriptions plain(kWorkers, kMax);
   Keys want_changed, want_dropped;
   size_t told = 0, forgotten = 0;
   for (int64_t step = 0; step < 20'000; ++step) {

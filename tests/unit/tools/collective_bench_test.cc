@@ -29,7 +29,7 @@ bench::CollectiveBenchOptions Tiny() {
   options.factor = 16;
   options.warmup = 1;
   options.repetitions = 2;
-  options.most_operations = 2;
+  options.max_operations = 2;
   return options;
 }
 

@@ -87,12 +87,12 @@ TEST_F(ShmChannelTest, AReceiverThatKeepsEverythingIsSentMore) {
 
 // Part 0 is copied before it is looked at: a peer must not choose that gigabytes are.
 TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
-  constexpr size_t kMost = kMaxControlBytes + size_t{64} * 1024;
-  for (const size_t bytes : {kMost, kMost + 1}) {
+  constexpr size_t kMax = kMaxControlBytes + size_t{64} * 1024;
+  for (const size_t bytes : {kMax, kMax + 1}) {
     Frame frame;
     TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{arena_.AllocShared(bytes).value()}));
     const auto received = Receive(&frame);
-    if (bytes == kMost) {
+    if (bytes == kMax) {
       ASSERT_TRUE(received.ok()) << received.status();
       EXPECT_EQ(frame.part[0].size(), bytes);
     } else {

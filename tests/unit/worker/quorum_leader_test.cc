@@ -240,12 +240,12 @@ class World {
       EXPECT_EQ(worker.sums, workers_[0].sums);
       EXPECT_TRUE(worker.waiting.empty());
     }
-    EXPECT_LE(most_missed_, options_.bound);
+    EXPECT_LE(max_missed_, options_.bound);
     if (options_.quorum == Dense::ALL && options_.count == 0) {
-      EXPECT_EQ(most_missed_, 0);
+      EXPECT_EQ(max_missed_, 0);
     }
   }
-  int64_t most_missed() const { return most_missed_; }
+  int64_t max_missed() const { return max_missed_; }
   int checkpoints() const { return checkpoints_; }
   int graces() const { return graces_; }  // that were over before all had come
 
@@ -388,7 +388,7 @@ class World {
     worker.from_leader.pop_front();
     if (answer.begins != Begins::kNothing) {
       for (const int64_t read : worker.waiting) {
-        most_missed_ = std::max(most_missed_, worker.sums - read);
+        max_missed_ = std::max(max_missed_, worker.sums - read);
         ++worker.summed;
       }
       worker.waiting.clear();
@@ -431,7 +431,7 @@ class World {
   absl::Time now_ = absl::UnixEpoch();
   // no step from here on begins before a checkpoint; -1: none is wanted
   int64_t checkpoint_step_ = -1;
-  int64_t most_missed_ = 0, sums_settled_ = 0;
+  int64_t max_missed_ = 0, sums_settled_ = 0;
   int settled_ = 0, epochs_ = 0, checkpoints_ = 0, graces_ = 0;
 };
 
@@ -457,7 +457,7 @@ TEST(QuorumLeaderTest, WhateverTheOrderEveryGradientIsSummedWithinTheBoundAndNob
     ASSERT_TRUE(world.Run()) << "nobody can do anything";
     world.Check();
     if (::testing::Test::HasFailure()) return;
-    if (options.bound == 2) most = std::max(most, world.most_missed());
+    if (options.bound == 2) most = std::max(most, world.max_missed());
     checkpoints += world.checkpoints();
     graces += world.graces();
   }

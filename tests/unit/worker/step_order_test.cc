@@ -152,7 +152,7 @@ TEST_F(StepOrderTest, PoliciesAreAskedLast) {
 
 TEST_F(StepOrderTest, PushesInFlightAreBounded) {
   batches_ = 10;
-  Begin({.most_in_flight = 3});
+  Begin({.max_in_flight = 3});
   unacknowledged_ = 3;
   Run();
   EXPECT_EQ(order_->step(), 0);

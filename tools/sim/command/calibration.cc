@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kLimitedLinks[] = "limited links, which do not tell what a frame takes";
-constexpr double kMostThatIsOne = 1e18;  // largest valid number of seconds, steps, rows or bytes
+constexpr double kMaxThatIsOne = 1e18;  // largest valid number of seconds, steps, rows or bytes
 
 absl::Status Unfit(const std::string& folder, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("--calibrate ", folder, ": ", why));
@@ -29,7 +29,7 @@ double NumberOf(const json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_number()) return 0;
   const auto number = found->get<double>();
-  return number >= 0 && number < kMostThatIsOne ? number : 0;
+  return number >= 0 && number < kMaxThatIsOne ? number : 0;
 }
 
 // A copy of the member `name`; an empty object if it is missing or no object.

@@ -12,9 +12,9 @@ namespace tandem::sim {
 namespace {
 
 constexpr char kQuadratic[] = "quadratic", kClicks[] = "clicks";
-constexpr int64_t kMostParameters = 1 << 20;
-constexpr int64_t kMostFields = 256, kMostIds = 10'000'000;
-constexpr double kMostSampleBytes = 4e9;
+constexpr int64_t kMaxParameters = 1 << 20;
+constexpr int64_t kMaxFields = 256, kMaxIds = 10'000'000;
+constexpr double kMaxSampleBytes = 4e9;
 
 class Quadratic final : public Problem {
  public:
@@ -134,13 +134,13 @@ absl::Status CheckSamples(const ProblemFlags& flags, const job::ResolvedJob& pla
   const Train& train = plan.job.train();
   const double bytes =
       sizeof(float) * values * train.batch_size() * (train.prefetch_steps() + 2.0) * plan.workers();
-  if (bytes <= kMostSampleBytes) return absl::OkStatus();
+  if (bytes <= kMaxSampleBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "--parameters, --fields: %.0f values a sample, %d samples a step and %d workers with %d "
       "steps each take %.3g GB of memory, must be at most %g; lower one of these, or "
       "train.batch_size",
       values, train.batch_size(), plan.workers(), train.prefetch_steps() + 2, bytes / 1e9,
-      kMostSampleBytes / 1e9));
+      kMaxSampleBytes / 1e9));
 }
 
 }  // namespace
@@ -175,18 +175,18 @@ absl::Status CheckProblem(const ProblemFlags& flags, const job::ResolvedJob& pla
   if (plan.job.train().has_keep_best()) {
     return absl::InvalidArgumentError("train.keep_best: a problem has no rows to evaluate on");
   }
-  if (!Between(flags.parameters, 1, kMostParameters)) {
-    return absl::InvalidArgumentError(absl::StrCat("--parameters must be 1 to ", kMostParameters));
+  if (!Between(flags.parameters, 1, kMaxParameters)) {
+    return absl::InvalidArgumentError(absl::StrCat("--parameters must be 1 to ", kMaxParameters));
   }
   if (!Finite(flags.curvature, 0) || !Finite(flags.condition, 1) || !Finite(flags.noise, 0)) {
     return absl::InvalidArgumentError(
         "--curvature and --noise must not be less than 0, --condition not less than 1");
   }
-  if (!Between(flags.fields, 1, kMostFields) || !Between(flags.ids, 1, kMostIds) ||
-      !Finite(flags.skew, 0) || flags.skew > data::kMostSkew) {
-    return absl::InvalidArgumentError(absl::StrCat("--fields must be 1 to ", kMostFields,
-                                                   ", --ids 1 to ", kMostIds, ", --zipf 0 to ",
-                                                   data::kMostSkew));
+  if (!Between(flags.fields, 1, kMaxFields) || !Between(flags.ids, 1, kMaxIds) ||
+      !Finite(flags.skew, 0) || flags.skew > data::kMaxSkew) {
+    return absl::InvalidArgumentError(absl::StrCat("--fields must be 1 to ", kMaxFields,
+                                                   ", --ids 1 to ", kMaxIds, ", --zipf 0 to ",
+                                                   data::kMaxSkew));
   }
   return CheckSamples(flags, plan);
 }

@@ -55,7 +55,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kLongestRun = absl::Hours(24 * 365);  // of virtual time
-constexpr int64_t kMostSteps = 100'000'000;                    // of each worker
+constexpr int64_t kMaxSteps = 100'000'000;                     // of each worker
 constexpr int64_t kStepsWithoutData = 1000;
 constexpr char kSimulatedFile[] =
     "server-0-shard-0";  // for all shards: the simulator records one sequence
@@ -107,10 +107,10 @@ absl::Status CheckTimingFlags(const SimulateFlags& flags) {
     return absl::InvalidArgumentError("--replay: an order has rows; leave out --timing-only");
   }
   const bool negative = flags.seconds < 0 || flags.step_bytes < 0 || flags.dense_bytes < 0;
-  if (flags.steps < 0 || flags.steps > kMostSteps || negative ||
+  if (flags.steps < 0 || flags.steps > kMaxSteps || negative ||
       !std::isfinite(flags.seconds + flags.step_bytes + flags.dense_bytes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--steps must be 1 to ", kMostSteps,
+        absl::StrCat("--steps must be 1 to ", kMaxSteps,
                      ", --seconds, --step-bytes and --dense-bytes not less than 0"));
   }
   if ((flags.bytes_per_second > 0) == bytes) return absl::OkStatus();
@@ -125,8 +125,8 @@ absl::Status CheckProblemJob(const SimulateFlags& flags, const job::ResolvedJob&
   if (!flags.replay.empty()) {
     return absl::InvalidArgumentError("--replay: of a run with data; leave out --problem");
   }
-  if (flags.steps >= 0 && flags.steps <= kMostSteps) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--steps must be 1 to ", kMostSteps));
+  if (flags.steps >= 0 && flags.steps <= kMaxSteps) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--steps must be 1 to ", kMaxSteps));
 }
 
 absl::StatusOr<job::ResolvedJob> PlanOf(const SimulateFlags& flags) {
@@ -327,7 +327,7 @@ class Simulation {
     if (live_.has_value()) {
       options.compute = absl::ZeroDuration();
       for (const double seconds : live_->compute_seconds) {
-        options.least_compute.push_back(absl::Seconds(seconds));
+        options.min_compute.push_back(absl::Seconds(seconds));
       }
     }
     options.fetch = absl::ZeroDuration();
@@ -542,11 +542,11 @@ absl::Status CheckAssumptions(const SimulateFlags& flags, const job::ResolvedJob
                      "limits.stall_timeout_seconds, ",
                      stall));
   }
-  const double most_bytes = std::max(flags.step_bytes, flags.dense_bytes);
-  if (flags.bytes_per_second > 0 && !(most_bytes / flags.bytes_per_second < stall)) {
+  const double max_bytes = std::max(flags.step_bytes, flags.dense_bytes);
+  if (flags.bytes_per_second > 0 && !(max_bytes / flags.bytes_per_second < stall)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--step-bytes and --dense-bytes: ", most_bytes, " at --bytes-per-second ",
-                     flags.bytes_per_second, " take ", most_bytes / flags.bytes_per_second,
+        absl::StrCat("--step-bytes and --dense-bytes: ", max_bytes, " at --bytes-per-second ",
+                     flags.bytes_per_second, " take ", max_bytes / flags.bytes_per_second,
                      " s, must be less than the job's limits.stall_timeout_seconds, ", stall));
   }
   if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
@@ -613,7 +613,7 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
   if (ready.ok()) ready = cli::OutputFolder::Check(flags.out, flags.overwrite);
   if (ready.ok() && flags.without_model() && flags.steps == 0) {
     flags.steps = plan->job.train().max_steps();
-    if (flags.steps == 0) flags.steps = flags.seconds > 0 ? kMostSteps : kStepsWithoutData;
+    if (flags.steps == 0) flags.steps = flags.seconds > 0 ? kMaxSteps : kStepsWithoutData;
   }
   if (ready.ok() && flags.timing_only) return SimulateTiming(flags, *plan, live);
   if (ready.ok() && flags.without_model()) return SimulateProblem(flags, *plan, std::move(live));

@@ -37,7 +37,7 @@ TimingOptions OptionsOf(const SimulateFlags& flags, const job::ResolvedJob& plan
   if (live.has_value()) {
     options.compute = absl::ZeroDuration();
     for (const double seconds : live->compute_seconds) {
-      options.least_compute.push_back(absl::Seconds(seconds));
+      options.min_compute.push_back(absl::Seconds(seconds));
     }
   }
   options.stopped = [stops] { return stops->load() > 0; };
