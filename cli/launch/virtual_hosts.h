@@ -28,8 +28,8 @@ namespace tandem::cli {
 
 inline constexpr int kMaxVirtualHosts = 1000;
 // Least bytes a second of a link. The scheduler declares a process dead after eight seconds without
-// a heartbeat (scheduler/state/times.h). A connection can hold 4 MB in front of a heartbeat, and a link
-// must carry them in less time.
+// a heartbeat (scheduler/state/times.h). A connection can hold 4 MB in front of a heartbeat, and
+// a link must carry them in less time.
 inline constexpr double kMinLinkBytes = 5e5;
 // The same for so many hosts: the scheduler's link must carry the reports of all processes, too.
 double MinLinkBytes(int hosts);
