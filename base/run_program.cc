@@ -83,7 +83,7 @@ bool Reap(pid_t child, absl::Time deadline, int* status) {
       *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
       return true;
     }
-    if (found < 0 && errno != EINTR) return true;  // other code has asked for the status
+    if (found < 0 && errno != EINTR) return true;  // other code took the status
     if (MonotonicNow() >= deadline) return false;
     absl::SleepFor(absl::Milliseconds(1));
   }
@@ -96,17 +96,12 @@ ProgramResult RunProgram(const ProgramCall& call) {
   std::vector<std::string> words = call.argv, variables = EnvironmentOf(call);
   const std::vector<char*> argv = PointersTo(words), environment = PointersTo(variables);
   const OwnedFd input = InputOf(call.input);
-  int out[2], started[2];
-  if (pipe2(out, O_CLOEXEC) != 0) {
+  int out[2] = {-1, -1}, started[2] = {-1, -1};
+  if (!input.valid() || pipe2(out, O_CLOEXEC) != 0 || pipe2(started, O_CLOEXEC) != 0) {
     result.not_started = errno;
-    return result;
   }
-  OwnedFd reader(out[0]), writer(out[1]);
-  if (pipe2(started, O_CLOEXEC) != 0) {
-    result.not_started = errno;
-    return result;
-  }
-  OwnedFd error_reader(started[0]), error_writer(started[1]);
+  OwnedFd reader(out[0]), writer(out[1]), error_reader(started[0]), error_writer(started[1]);
+  if (result.not_started != 0) return result;
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
@@ -128,10 +123,10 @@ ProgramResult RunProgram(const ProgramCall& call) {
     result.not_started = errno;
     return result;
   }
-  setpgid(child, child);  // also here: the group exists before it can be killed
+  setpgid(child, child);  // also here: the parent may kill the group before the child runs
   writer = OwnedFd();
   error_writer = OwnedFd();
-  // The pipe closes when the program starts. Until then nothing can take long.
+  // The pipe closes when the program starts, so the read is short.
   int error = 0;
   if (read(error_reader.get(), &error, sizeof error) == sizeof error) result.not_started = error;
   const absl::Time deadline = MonotonicNow() + call.limit;

@@ -1,8 +1,9 @@
-// Runs another program and waits for its end: interpreters, tools of the system, the dynamic
-// loader. (The processes of a job are cli/children.h.)
+// RunProgram starts another program and waits for its end: an interpreter, a tool of the system,
+// the dynamic loader. cli/launch/children.h starts the processes of a job.
 //
-// The child gets its own process group, so Ctrl-C does not reach it, and the kernel kills it if the
-// calling thread ends. Thread safety: any thread.
+// The child has its own process group, so Ctrl-C does not reach it. The kernel kills the child when
+// the calling thread ends. Requires: descriptors 0 to 2 are open (SetUpProcess).
+// Thread safety: any thread.
 #ifndef TANDEM_BASE_RUN_PROGRAM_H_
 #define TANDEM_BASE_RUN_PROGRAM_H_
 
@@ -15,12 +16,12 @@
 namespace tandem {
 
 struct ProgramCall {
-  std::vector<std::string> argv;  // argv[0]: a path, or a name that PATH leads to
-  std::vector<std::pair<std::string, std::string>> environment = {};  // added to ours
+  std::vector<std::string> argv;  // argv[0]: a path, or a name to look up in PATH
+  std::vector<std::pair<std::string, std::string>> environment = {};  // added to the caller's
   std::string input = {};                                             // standard input
   bool with_errors = false;                         // standard error joins the output
   absl::Duration limit = absl::InfiniteDuration();  // then the process group is killed
-  int network = -1;                                 // namespace; -1: ours
+  int network = -1;                                 // namespace; -1: the caller's
 };
 
 struct ProgramResult {

@@ -22,7 +22,7 @@ std::string BytesText(double bytes) {
   if (bytes <= 0) return "-";
   const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
   int unit = 0;
-  for (; bytes >= 1000 && unit < 4; ++unit) bytes /= 1000;
+  for (; bytes >= 999.5 && unit < 4; ++unit) bytes /= 1000;
   return absl::StrFormat("%.3g %s", bytes, units[unit]);
 }
 

@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -128,7 +127,9 @@ std::string ScriptHash(const std::string& script) {
       {{ScriptInterpreter(), "-c",
         "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())",
         script}});
-  return hashed.ok() ? std::string(absl::StripAsciiWhitespace(hashed.output)) : "";
+  // The last line, because other packages may print when the interpreter starts.
+  const std::vector<std::string> lines = absl::StrSplit(hashed.output, '\n', absl::SkipEmpty());
+  return hashed.ok() && !lines.empty() ? lines.back() : "";
 }
 
 absl::Status NoteScript(const std::string& out, const std::string& script,

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/check.h"
 #include "optim/optimizer.h"
 #include "proto/job.pb.h"
 #include "server/rows/page_arena.h"
@@ -113,9 +114,11 @@ class RowStore {
   // Rows, including absent ones that are not erased yet.
   int64_t size() const { return index_.size() - candidates_; }
   absl::Span<const float> Weights(uint32_t row_number) const {
+    TANDEM_CHECK(row_number < static_cast<size_t>(size()) + free_.size());
     return {WeightsOf(row_number), static_cast<size_t>(options_.dim)};
   }
   absl::Span<const float> Slots(uint32_t row_number) const {
+    TANDEM_CHECK(row_number < static_cast<size_t>(size()) + free_.size());
     return {SlotsOf(row_number), static_cast<size_t>(slots_per_row_)};
   }
 

@@ -108,7 +108,7 @@ std::string Number(double value) {
   if (size < 1e-3) return absl::StrFormat("%.2e", value);
   if (size < 10) return absl::StrFormat("%.4f", value);
   if (size < 1000) return absl::StrFormat("%.1f", value);
-  return WithCommas(std::llround(value));
+  return size < 1e18 ? WithCommas(std::llround(value)) : absl::StrFormat("%g", value);
 }
 
 // A table cell. `of`: the head of its column, which is shown beside the cell on narrow pages.
