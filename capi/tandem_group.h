@@ -98,8 +98,9 @@ typedef struct {
   int32_t port;      // 10000 to 29999, the same for all ranks; 0: the launch has no name
 } tandem_launch;
 
-// Reads the variables that launchers (mpirun, srun, torchrun, Kubernetes) set for each rank.
-// 0: no launcher started this process. -1: the variables contradict each other.
+// Fills `launch` from the variables that launchers set for each rank (mpirun, srun, torchrun,
+// Kubernetes). Set launch->size first. 1: found. 0: no launcher started this process. -1: the
+// variables contradict each other, or the size is invalid.
 int tandem_find_launch(tandem_launch* launch);
 
 // Listens for the other members. Errors: an invalid rank, a host that is not this machine, a link

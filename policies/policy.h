@@ -10,9 +10,10 @@
 // The same objects run on shards, on workers (start only) and in the simulator. A policy keeps no
 // state: it sees only its arguments. These are RangeProgress, the sizes of the buffer of held
 // updates (Buffered), the last push (Pushed), the numbers of each update, the updates that are
-// applied with it (Group) and, if the policy asks for them, rows as they were read. All of them
-// move with the range and are part of checkpoints. Code that checks, budgets or judges a job reads
-// the policy's Properties and never asks for its kind.
+// applied with it (Group) and, if the policy asks for them, rows as they were read. The range takes
+// its progress and held updates along when it moves, and checkpoints contain them. Pushed and Group
+// exist for one call. Code that checks, budgets or judges a job reads the policy's Properties and
+// never asks for its kind.
 //
 // To add a policy, write a file like backup_workers.cc, and add a row in kinds.cc, a kind (and its
 // field, if it has one) in proto/job.proto and a row in tests/unit/policies/policy_test.cc.
@@ -210,9 +211,9 @@ class UpdatePolicy {
     return OnApply(progress, update, Group(update));
   }
 
-  // tick: by how much the version moves after a push. The range asks policies that hold updates
-  // again, with zeros in `pushed`, until they return 0. Each tick closes the oldest group, if there
-  // is one.
+  // tick: by how much the version moves after a push. If the policy holds updates, the range asks
+  // again, with zeros in `pushed`, until the policy returns 0. Each tick closes the oldest group,
+  // if a group is open.
   virtual int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
                         const Pushed& pushed) const = 0;
 };

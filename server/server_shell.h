@@ -1,8 +1,8 @@
 // A server process: one thread for each shard, with an endpoint of its own, and a main thread that
 // exchanges messages with the scheduler. Another thread writes the files of checkpoints.
 //
-// The folder server/ has everything of a server: the store of rows (row_table.h), ranges and
-// shards (shard_core.h), and checkpoints (checkpoint_directory.h).
+// The folder server/ has everything of a server: rows (rows/), the order of updates and its replay
+// (record/), files of checkpoints (checkpoint/), and above these ranges and shards (shard_core.h).
 #ifndef TANDEM_SERVER_SERVER_SHELL_H_
 #define TANDEM_SERVER_SERVER_SHELL_H_
 

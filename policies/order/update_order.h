@@ -10,11 +10,12 @@
 // update has rows in this range. U::kHasGradients is false for a simulation of times: without
 // gradients there are no sums, so their order does not matter.
 //
-// UpdateOrder calls a sink, in this order. Each update has one of Apply, Keeps and Drop:
+// UpdateOrder calls a sink, in this order. Each update of one step gets one of Apply, Keeps and
+// Drop. An empty push over several steps that the policy holds gets none.
 //
-//   OnAdmit(u, first, finished)  All checks passed, and the progress does not count the push yet.
-//                                Code that needs the order of updates, such as a record, belongs
-//                                here.
+//   OnAdmit(u, first, finished)  The checks passed, and the progress does not count the push yet. A
+//                                record belongs here: its entry has the version and the number of
+//                                admitted steps before this push.
 //   OnCounted(&u)                The progress counts the push. The sink may still write numbers
 //                                into u.
 //   Apply(u, transform)          The optimizer gets the update by itself.
@@ -25,6 +26,8 @@
 //                                updates of a step are sorted by rank, if they have gradients.
 //   OnVersion()                  The version moved. Rows changed by an Apply or a Fold before this
 //                                call belong to the old version.
+//
+// FinishDelayed and FoldDue call Fold alone. Several ticks without a group call OnVersion once.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_POLICIES_ORDER_UPDATE_ORDER_H_
@@ -82,7 +85,7 @@ class OrderState {
   const RangeProgress& progress() const { return progress_; }
   // The samples of the step that was closed last; 1 if all workers with data skipped it.
   uint64_t last_closed_samples() const { return last_closed_samples_; }
-  // How an update of a group changes that is given to Fold.
+  // How an update of a group in Fold changes.
   Transform TransformOf(const Update& update, const Group& group) const {
     return policy_.OnApply(progress_, update, group);
   }
@@ -108,7 +111,7 @@ class OrderState {
 
  protected:
   // Checks come first and change nothing but an unset incarnation, so that the caller can keep a
-  // push answered kEarly and try it again. Returns kAdmitted if all have passed.
+  // push answered kEarly and try it again. Returns kAdmitted if all pass.
   Admission Check(uint64_t incarnation, int64_t first, const Update& update, bool has_rows);
   // Counts steps [first, update->step] as admitted; returns their number.
   int64_t Count(int64_t now_us, int64_t first, bool finished, Update* update);

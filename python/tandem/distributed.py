@@ -2,7 +2,7 @@
 
     import tandem.distributed                              # registers it
     torch.distributed.init_process_group("tandem")         # as with gloo, under torchrun
-    tandem.distributed.join()                              # the same, also under mpirun and srun
+    tandem.distributed.join()                              # also under mpirun, srun, Kubernetes
 
 The back end has every collective of torch.distributed for tensors in memory of the host, `send`
 and `recv` with tags, `new_group` and asynchronous works. Members find each other by the store of
@@ -845,8 +845,8 @@ class ProcessGroup(dist.ProcessGroup):
 
 def join(**options: Any) -> None:
     """init_process_group("tandem", **options) for all ranks of a launch. torchrun sets the
-    variables that it reads. Under mpirun and srun the rank comes from theirs, and torch's are not
-    set. On several hosts MASTER_ADDR and MASTER_PORT say where rank 0 is."""
+    variables that it reads. mpirun, srun and Kubernetes set variables of their own, and the rank
+    comes from these. On several hosts MASTER_ADDR and MASTER_PORT say where rank 0 is."""
     # Debian's PyTorch 2.6 has no libuv, although its store asks for it by default.
     os.environ.setdefault("USE_LIBUV", "0")
     if all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
@@ -855,7 +855,7 @@ def join(**options: Any) -> None:
     launch = _abi.Launch(size=ctypes.sizeof(_abi.Launch))
     if not _abi.check(_abi.library().tandem_find_launch(ctypes.byref(launch))):
         raise Error("tandem.distributed.join: no launcher has told the rank of this process; start "
-                    "it by mpirun, srun or torchrun")
+                    "it by mpirun, srun, torchrun or Kubernetes")
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if launch.one_host and launch.port:
         host, port = "127.0.0.1", str(launch.port)

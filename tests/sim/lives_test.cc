@@ -1,7 +1,7 @@
 // Runs whose processes die: random jobs, in which scheduler, servers and workers crash, are stopped
 // or cut off at random events, also while an attempt begins and in the middle of a checkpoint. Some
-// runs resume on another number of servers. tools/sim/lives.h lists the checks of each run. To
-// repeat one seed:
+// runs resume on another number of servers. tests/sim/proof/lives.h lists the checks of each run.
+// To repeat one seed:
 //   TANDEM_SIM_SEEDS=1 tests/lives_test --seed=N --gtest_filter=LivesTest.SurvivesAnything
 #include "tests/sim/proof/lives.h"
 

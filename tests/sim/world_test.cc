@@ -264,9 +264,9 @@ TEST(WorldTest, AFullServerEndsTheJobWithALastCheckpoint) {
   }
 }
 
-// Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and
-// checkpoint to is in tools/sim/quorum_judge.h; here that there were late gradients, as late as
-// they may be, and that everything that may go wrong did. `least`: gradients a seed.
+// Jobs whose dense sums do not wait for all. tests/sim/proof/quorum_judge.h lists the checks of
+// each read, sum, evaluation and checkpoint. Here: some gradients were late, as late as they may
+// be, and every fault occurred. `least`: gradients a seed.
 void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int longer,
                             uint64_t least) {
   const uint64_t count = SeedCount(200);

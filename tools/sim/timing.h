@@ -6,8 +6,9 @@
 // the same times if the network loses nothing.
 //
 // Time passes from one event to the next. Events are: a pull or push arrives at the servers, rows
-// or an acknowledgement arrive at a worker, a step is computed, an allreduce ends. A step of a job
-// with tables on servers has four events.
+// or an acknowledgement arrive at a worker, a step is computed, an allreduce ends. Sums by quorum
+// also have news at rank 0 and the end of a grace time. A step of a job with tables on servers has
+// four events.
 //
 // The network has a delay, and a rate for each process (timed_links.h).
 //
@@ -186,11 +187,11 @@ class Timing {
   std::vector<Group> groups_;
   std::vector<Worker> workers_;
   std::vector<Slot> slots_;   // [workers, slots_each_]
-  int done_ = 0;              // workers that have ended
+  int done_ = 0;              // workers that ended
   std::vector<Ticks> ended_;  // by rank
   absl::optional<TimedSums> sums_;
   int64_t steps_since_ = 0;              // steps with samples of all workers since the last one
-  bool nobody_ = false;                  // the last one has told that no worker had samples
+  bool nobody_ = false;                  // the last one told that no worker had samples
   std::vector<Ticks> waits_counted_to_;  // by rank
   std::vector<double> waited_, awaited_;
   std::vector<std::vector<double>> pairs_;  // [workers][workers], if there are few
