@@ -1,4 +1,4 @@
-// Numbers as people read them, and words as a shell reads them.
+// Text for people and for shells: numbers with units, and quoted words.
 #ifndef TANDEM_BASE_TEXT_H_
 #define TANDEM_BASE_TEXT_H_
 

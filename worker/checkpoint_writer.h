@@ -24,7 +24,7 @@
 //
 // A full disk is different. If the job depends on the checkpoint (of the best model, at the end, or
 // before a requested end), rank 0 removes the parts, and all workers begin again with another mark.
-// The scheduler releases that mark when it is time for the next try (scheduler/state/room_wait.h).
+// The scheduler releases that mark when the next try is due (scheduler/state/room_wait.h).
 // No worker trains meanwhile, so the copies of step 2 stay.
 //
 // Thread safety: none needed; one thread.

@@ -1,17 +1,17 @@
 // StepOrder decides the order in which a worker takes the steps of an epoch: for which step it
 // fetches a batch, pulls rows, computes or pushes next, which steps it skips, and when the epoch is
-// over. It has no rows, no client, no clock and no tasks. StepPipeline uses it with these, and the
-// simulator of times uses it with an agenda (tools/sim/timing.h). It is for workers what
-// policies/order/update_order.h is for servers.
+// over. StepOrder has no rows, no client, no clock and no tasks. StepPipeline uses it with these,
+// and the simulator of times uses it with an agenda (tools/sim/timing.h). UpdateOrder
+// (policies/order/update_order.h) does the same for servers.
 //
-// The caller asks Next, does what Next says, reports it by the function that Next's result names,
-// and asks again until there is nothing to do. The caller also reports what ends by itself: a
-// fetch, a pull, a computation, a synchronisation.
+// The caller asks Next, does the act that Next returns, reports the act by the function that Act
+// names, and asks again until Next returns kNothing. The caller also reports the end of each fetch,
+// pull, computation and synchronisation.
 //
 // Next asks a gate whether a step may start:
 //
 //   pushes() -> int64_t     steps that are pushed and not acknowledged
-//   AwaitPush()             there are too many of these
+//   AwaitPush()             too many pushes are in flight
 //   groups() -> int         number of trained policy groups
 //   policy(g), told(g)      the policy of a group, and the largest minimum clock that this worker
 //                           was told
@@ -35,7 +35,7 @@
 
 namespace tandem::worker {
 
-// The place of a worker in its epoch. StepOrder moves it on.
+// The place of a worker in its epoch. StepOrder changes it.
 class StepState {
  public:
   struct Options {
@@ -49,7 +49,7 @@ class StepState {
     int64_t limit = std::numeric_limits<int64_t>::max();  // steps from here on have no samples
     // Batches of steps below are dropped: the servers have these steps of a dead process.
     int64_t first_trained = 0;
-    // One more step, with a synchronisation, follows when the policies have told the end.
+    // After the policies tell the end, one more step follows, with a synchronisation.
     bool syncs_at_end = false;
   };
   enum class State : uint8_t { kFree, kFetching, kFetched, kReading, kReady, kComputing };
@@ -69,8 +69,8 @@ class StepState {
   bool has_samples(int64_t step) const { return At(step).samples; }
   // Whether the answer to the pull of a step may tell that a step of this epoch had no samples.
   bool MayTellEnd(int64_t step) const { return options_.lockstep && step > epoch_.first_step; }
-  // Of the step that was started last: its clock gap then, and whether it is the last one of an
-  // epoch that ends with a synchronisation.
+  // Both are about the step that started last: its clock gap at the start, and whether it is the
+  // last step of an epoch that ends with a synchronisation.
   int64_t clock_gap() const { return clock_gap_; }
   bool last() const { return last_; }
   // Steps begun and not acknowledged, the current one included, before it is pushed.
@@ -115,7 +115,7 @@ class StepState {
   int64_t clock_gap_ = 0;
   size_t current_ = 0;  // slot of the current step
   bool over_ = true;
-  bool empty_step_ = false;     // seen a step for which no worker had samples
+  bool empty_step_ = false;     // no worker had samples for a step
   bool synced_at_end_ = false;  // ... and the workers had a sync round in the step after it
   bool last_ = false;           // the current step is that step
   bool fetching_ = false, exhausted_ = false;
@@ -123,7 +123,7 @@ class StepState {
   // The synchroniser works on the current step,
   bool synchronising_ = false;
   bool skipping_ = false;      // ... or on the steps skipped before it,
-  bool synchronised_ = false;  // ... and has finished
+  bool synchronised_ = false;  // ... and finished
   absl::InlinedVector<Slot, 16> slots_;
 };
 
@@ -177,7 +177,7 @@ class StepOrder final : public StepState {
     if (step_ >= hold_from) return Act::kNothing;
     if (current.state == State::kFetched && !current.samples && !options_.lockstep)
       return Act::kEnd;
-    // The policies are asked last, because a refusal sends a probe.
+    // The policies come last, because a refusal sends a probe.
     return current.state == State::kReady && MayStart(gate) ? Act::kStart : Act::kNothing;
   }
   bool MayFetch() const { return !fetching_ && next_fetch_ <= step_ + options_.depth + 1; }
@@ -190,7 +190,7 @@ class StepOrder final : public StepState {
 
   // ---- the acts of Next ----
 
-  // False: the data have run out, so the batch is empty and there is nothing to fetch.
+  // False: no data are left, so the batch is empty and the caller fetches nothing.
   bool BeginFetch() {
     exhausted_ = exhausted_ || next_fetch_ >= epoch_.limit;
     At(next_fetch_++) = {exhausted_ ? State::kFetched : State::kFetching, false};
@@ -212,7 +212,7 @@ class StepOrder final : public StepState {
   }
   // The current step is never pushed, because the job ends.
   void Withhold() { computed_ = false; }
-  // `empty`: the synchronisation has told that no worker had samples.
+  // `empty`: the synchronisation told that no worker had samples.
   void Finish(bool empty) {
     synchronising_ = false;
     if (std::exchange(skipping_, false)) return;  // the current step is the open one already
@@ -257,7 +257,7 @@ class StepOrder final : public StepState {
     At(next_fetch_ - 1) = {State::kFetched, samples};
     exhausted_ = exhausted_ || !samples;
   }
-  // The rows of the step in a slot are there.
+  // The rows of the step in a slot arrived.
   void OnRows(int slot) { slots_[static_cast<size_t>(slot)].state = State::kReady; }
   // A step that was taken back does not count.
   void OnComputed() { computed_ = computing(); }

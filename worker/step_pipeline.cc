@@ -64,7 +64,7 @@ bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* ef
       DropBatch();
       break;
     case StepOrder::Act::kEnd:
-      // Rows that were prefetched for later steps are not used any more.
+      // Later steps do not use their prefetched rows any more.
       for (Slot& entry : slots_) CancelReads(&entry);
       order_.End();
       break;
@@ -94,7 +94,7 @@ void StepPipeline::CancelReads(Slot* entry) {
   entry->slot.dense_rows.Clear();
 }
 
-// The dead process has pushed this step to all ranges, so its rows are read only to pass over them.
+// The dead process pushed this step to all ranges, so this process passes over its rows.
 // The counts of the dead process end before the first of these steps (WorkerStart.position), so
 // this process counts them.
 void StepPipeline::DropBatch() {
@@ -212,7 +212,7 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
       return read.request == completion.request;
     });
     if (it == entry.reads.end()) continue;
-    // A step without samples of any worker has just closed, so the epoch is over.
+    // A step without samples of any worker just closed, so the epoch is over.
     if (it->tells_end && completion.closed_samples == 0) {
       order_.OnEmptyStep();
       context_.empty_steps = synchroniser_.SyncsAtEnd() ? 2 : 1;

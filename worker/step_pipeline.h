@@ -6,7 +6,7 @@
 // in a slot of its own. step_order.h decides the order. This class gives the steps their rows,
 // tasks, pushes and synchronisation.
 //
-// In jobs without lockstep, the epoch is over when the data has run out. In lockstep jobs, the
+// In jobs without lockstep, the epoch is over when the data runs out. In lockstep jobs, the
 // epoch is over at a step in which no worker had samples. With local SGD (local_steps.h) the epoch
 // is over at the first sync round to which no worker brings samples. If the policy of a table tells
 // the workers sooner that no worker has samples, one more step follows, whose sync round takes what

@@ -25,7 +25,7 @@ class LogTail {
   void SkipExisting();
 
   // The whole lines since the last call, each after the last carriage return in it: a progress bar
-  // rewrites its line. When there are more than kMaxLines, a line says how many are left out.
+  // rewrites its line. Beyond kMaxLines, a line says how many lines are left out.
   // `last`: the process has ended. Also returns what follows the last line end.
   std::vector<std::string> Read(bool last = false);
 

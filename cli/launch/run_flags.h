@@ -1,4 +1,4 @@
-// The flags of a run, which `tandem run` and the other commands that start a run fill.
+// RunFlags has the flags of a run. `tandem run` and other commands that start a run fill it.
 #ifndef TANDEM_CLI_LAUNCH_RUN_FLAGS_H_
 #define TANDEM_CLI_LAUNCH_RUN_FLAGS_H_
 

@@ -37,9 +37,9 @@ struct RangeCopy {
 // RangeImage::held begins with two numbers: the samples of the last closed step, and the bytes of
 // held updates that follow.
 inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
-// Decodes the steps that the range of a checkpoint holds back, and after them its open batch if it
-// has one. *batches, unless null, must be 0 and becomes the number of last entries that are not
-// steps but an open batch (0 or 1). The values are in memory from `source`.
+// Decodes the steps that the range of a checkpoint holds back, and then its open batch, if any.
+// *batches becomes the number of open batches at the end (0 or 1). `batches` may be null; otherwise
+// *batches must be 0 before. The values are in memory from `source`.
 absl::Status DecodeQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
                          size_t* batches = nullptr);
 

@@ -3,7 +3,7 @@
 // Contents: table name, dim, optimizer name, [begin, end), stamp, progress (version and the
 // exactly-once memory of each worker), keys, weights, slots, held updates; a checksum over
 // everything. A table with limits (row_limits.h) also has the ages of its rows, and candidates.
-// range_file.md describes the layout. All functions are pure functions of bytes, except the two
+// range_file.md describes the layout. Functions are pure functions of bytes, except the two
 // that read parts of a file. checkpoint_directory.h says which files make up a checkpoint.
 #ifndef TANDEM_SERVER_CHECKPOINT_RANGE_FILE_H_
 #define TANDEM_SERVER_CHECKPOINT_RANGE_FILE_H_

@@ -40,12 +40,12 @@ struct OrderEntry {
 };
 static_assert(sizeof(OrderEntry) == 64);
 
-// A range to those that record its order of updates, or follow a recorded one.
+// The view of a range for code that records or repeats its order of updates.
 struct OrderedRange {
   uint32_t id = 0;
   const policies::OrderState& order;
 };
-// The entry of an update that is about to be admitted; arguments as for UpdateOrder::Admit.
+// The entry of an update before its admission. Arguments: as for UpdateOrder::Admit.
 OrderEntry EntryOf(const OrderedRange& range, const HeldUpdate& update, int64_t first,
                    bool finished);
 

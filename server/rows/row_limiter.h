@@ -1,5 +1,5 @@
-// Decides which rows of a table of rows come and go, by RowLimits: admits ids, keeps the clocks of
-// rows, and names the rows and candidates that leave. RowTable asks it and makes the changes.
+// RowLimiter decides by RowLimits which rows come and go. It admits ids, keeps the clocks of rows,
+// and names the rows and candidates that leave. RowTable asks it and makes the changes.
 //
 // Clock. The clock of a row is the version of the range at its last update. AGE is a rule for each
 // row by itself: older rows count as absent at each read, update and copy, whether or not they are
@@ -68,9 +68,9 @@ class RowLimiter {
 
   void StartAt(int64_t version) { version_ = pass_began_ = version; }
   int64_t version() const { return version_; }
-  // Moves the clock and sweeps. Calls change(entry, value) for an entry that gets another value in
-  // the index, or kNoRow if it leaves; with the same value before the clock of a row changes.
-  // Returns true if a pass over all entries ended.
+  // Moves the clock and sweeps. Calls change(entry, value) before an entry changes. `value`: its
+  // next value in the index; kNoRow if the entry leaves; the same value if the clock of a row
+  // changes. Returns true if a pass over all entries ended.
   using Change = absl::FunctionRef<void(const Entry& entry, uint32_t value)>;
   bool Advance(const RowIndex& index, int64_t version, Change change);
 
@@ -92,8 +92,8 @@ class RowLimiter {
     const auto clock = static_cast<uint32_t>(version_ - age);
     std::memcpy(clocks_.Weights(row), &clock, sizeof clock);
   }
-  // The first version at which reads do not see a row that is not updated again, or that leaves
-  // now.
+  // The first version at which reads no longer see a row without further updates, or a row that
+  // leaves now.
   int64_t DeathOf(uint32_t row) const {
     return version_ + 1 + (limits_.max_age == 0 ? 0 : limits_.max_age - Age(row, version_));
   }
@@ -108,12 +108,12 @@ class RowLimiter {
   // the update is created, no key counts unless may_be_fresh().
   bool may_be_fresh() const { return may_be_fresh_; }
   void CountIfFresh(size_t i, uint64_t hash);
-  // True if an update of a key without a row creates the row. `value`: that of the key, a candidate
+  // True if an update of a key without a row creates the row. `value`: the key's value, a candidate
   // or kNoRow. False: *candidate is the next value of the key, or kNoRow if it gets none.
   bool Admits(uint64_t key, uint32_t value, uint32_t* candidate);
-  // Key i of the update has got a row.
+  // Key i of the update got a row.
   void OnCreated(size_t i, uint64_t hash, uint32_t row);
-  // The numbers that the update has given to new rows.
+  // The numbers of the rows that the update created.
   absl::Span<const uint32_t> created() const { return created_; }
 
   // The value of a candidate that a checkpoint has; nullopt if it counts as absent.
@@ -121,8 +121,7 @@ class RowLimiter {
   // Larger ages of rows become this age.
   static constexpr uint32_t kMaxRowAge = 1u << 30;
   void CopyCandidate(uint64_t key, uint32_t value, RowCopies* copies) const;
-  // Between these two nothing is counted. Rows that a load leaves out have not been evicted in this
-  // run.
+  // Nothing counts between these two: this run did not evict the rows that a load leaves out.
   void BeginLoad() { counts_ = &uncounted_; }
   void EndLoad() {
     counts_ = wanted_counts_;
@@ -133,14 +132,14 @@ class RowLimiter {
 
   // A row, or a candidate, that is older than `age` and leaves now; nullopt if none is found.
   std::optional<Entry> Oldest(const RowIndex& index, bool rows, uint32_t age);
-  // The row left. `rows`: those that remain.
+  // A row left. `rows`: the number of remaining rows.
   void OnEvicted(uint64_t hash, uint32_t row, int64_t rows);
 
  private:
   struct Victims {
     std::vector<Entry> entries;  // the oldest last
     uint64_t cursor = 0;         // hash of the next slice
-    int64_t none_at = -1;        // a search at this version has found nothing
+    int64_t none_at = -1;        // a search at this version found nothing
   };
 
   uint32_t ClockOf(uint32_t row) const {
@@ -158,7 +157,7 @@ class RowLimiter {
   const uint64_t seed_;
   RowCounts uncounted_;  // the destination of counts that nobody wants
   RowCounts* const wanted_counts_;
-  RowCounts* counts_;  // one of these two
+  RowCounts* counts_;  // &uncounted_ or wanted_counts_
 
   RowSlabs clocks_;  // by row number. Only if rows leave
   int64_t version_ = 0;

@@ -127,7 +127,7 @@ RowCopies RowStore::NewCopies(std::shared_ptr<CopyBlocks> blocks, size_t extra,
 }
 
 // With limits a copy has the age of the row as the bits of a float behind the slots. A row that
-// `copies` lacks has not been updated since the mark, so its clock is that of the mark.
+// `copies` lacks had no update since the mark, so the clock of the row is still the same.
 void RowStore::CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const {
   const uint32_t age = limited() ? limits_->Age(row_number, copies->version()) : 0;
   if (limited() && limits_->IsTooOld(age)) return copies->Leave(row_number);
@@ -227,8 +227,8 @@ absl::Status RowStore::Create(uint64_t key, uint64_t hash, uint32_t value, uint3
   return absl::OkStatus();
 }
 
-// Sets the value of a candidate. `old`: its value now, or kNoRow; then there may be no room for a
-// candidate whose last update is `age` versions ago. A range has at most as many candidates as rows
+// Sets the value of a candidate. `old`: its value now. If it is kNoRow, a candidate whose last
+// update is `age` versions ago may find no room. A range has at most as many candidates as rows
 // under LRU.
 absl::Status RowStore::PutCandidate(uint64_t key, uint64_t hash, uint32_t old, uint32_t value,
                                     uint32_t age) {

@@ -1,6 +1,6 @@
-// The rows of a range one by one, under all calls of RowTable. It owns index, rows, the numbers of
-// erased rows and the limits, and makes every change of them. If the range has limits, RowLimiter
-// decides: it admits keys and names the rows and candidates that leave.
+// RowStore has the rows of a range one by one, under all calls of RowTable. It owns the index, the
+// rows, the numbers of erased rows and the limits, and makes every change of them. If the range has
+// limits, RowLimiter admits keys and names the rows and candidates that leave.
 //
 // Row numbers are stable until a row is erased. Pointers to rows are valid until the next call that
 // may create or erase a row.
@@ -56,7 +56,7 @@ class RowStore {
   struct Settings {
     bool keeps_numbers = false, lists_evicted = false;  // Advance, TakeEvicted
     // With AT_BUDGET: the part (0 to 1) of the rows that Load takes, counted over all calls. A
-    // range without rows takes one, if there is memory for it.
+    // range without rows takes one row, if memory allows.
     double load_share = 1;
   };
 
@@ -77,8 +77,8 @@ class RowStore {
   // many absent ids, and all entries if their ages would become ambiguous otherwise. When few rows
   // remain, numbers them anew, unless Settings::keeps_numbers is set.
   void Advance(int64_t version);
-  // The keys of rows that have been evicted since the last call, if `lists_evicted` is set; not of
-  // those that a load has left out.
+  // The keys of rows evicted since the last call, if `lists_evicted` is set. Rows that a load left
+  // out are not among them.
   std::vector<uint64_t> TakeEvicted() { return std::exchange(evicted_list_, {}); }
   // For AGE: the last version at which the row of `key` exists without another update; -1 without
   // a row. Requires: limits.
@@ -101,7 +101,7 @@ class RowStore {
   RowCopies NewCopies(std::shared_ptr<CopyBlocks> blocks, size_t extra = 0,
                       RowCopies::CopyExtra copy_extra = nullptr) const;
   // From now on the store copies each row that `copies` lacks before the row changes. Null ends
-  // this. Requires: no row has changed since NewCopies made `copies`, which must outlive its use.
+  // this. Requires: no row changed since NewCopies made `copies`, which must outlive its use.
   void set_copies(RowCopies* copies) { copies_ = copies; }
   // Call it before data of these rows outside the store changes (RowCopies::CopyExtra).
   void BeforeChange(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers) {
@@ -142,7 +142,7 @@ class RowStore {
   PageArena* const arena_;
   RowIndex index_;
   RowSlabs rows_;
-  std::vector<uint32_t> free_;          // numbers of rows that have been erased
+  std::vector<uint32_t> free_;          // numbers of erased rows
   RowCopies* copies_ = nullptr;         // in progress; null: none
   int64_t candidates_ = 0;              // in the index
   std::unique_ptr<RowLimiter> limits_;  // null: none
@@ -153,7 +153,7 @@ class RowStore {
   bool MayGrow(size_t bytes) const {
     return options_.may_grow == nullptr || options_.may_grow(bytes);
   }
-  // Floats of a row in a copy: with limits, and its age.
+  // Floats of a row in a copy. With limits one is for its age.
   size_t copied_floats() const {
     return static_cast<size_t>(options_.dim + slots_per_row_) + (limited() ? 1 : 0);
   }

@@ -334,8 +334,8 @@ uint64_t RowTable::CopyRows(uint64_t cursor, size_t most, RowCopies* copies) con
   return next;
 }
 
-// Sets the row of key i of an update, which has no present row; kNoRow if the key is refused. (The
-// key has a present row if the update contains the key twice.)
+// Creates the row of key i of an update. *row_number: kNoRow if the limits refuse the key. (The key
+// already has a row if the update contains the key twice.)
 absl::Status RowTable::Admit(size_t i, uint64_t key, uint32_t* row_number) {
   const uint64_t hash = index_.Hash(key);
   const uint32_t value = ValueOf(key, hash);

@@ -7,7 +7,7 @@
 // call that may create or erase a row.
 //
 // Errors: calls that create rows return RESOURCE_EXHAUSTED if there is no memory for a row, or if
-// the range has 2^31 rows. Some of their keys may have been handled then. The table stays usable.
+// the range has 2^31 rows. Some of their keys may be done by then. The table stays usable.
 // With AT_BUDGET a key for which there is no memory is refused instead.
 //
 // Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
@@ -75,7 +75,7 @@ class RowTable : public RowStore {
   // limits allow, roughly the oldest rows are left out.
   absl::Status Load(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                     absl::Span<const float> slots, absl::Span<const uint32_t> ages);
-  // The numbers that the last RowsForUpdate has given to new rows.
+  // The numbers of the rows that the last RowsForUpdate created.
   absl::Span<const uint32_t> created() const {
     return limited() ? limits_->created() : absl::Span<const uint32_t>();
   }

@@ -8,7 +8,7 @@
 // write that arrives last for the first time wins, whatever is resent. This memory moves with its
 // range and is part of checkpoints.
 //
-// The memory is bounded to kMaxWriters writers. The writer that has been silent longest, counted
+// The memory is bounded to kMaxWriters writers. The writer that is silent longest, counted
 // in writes of others, is forgotten. A copy of its last write would count again if it arrived after
 // that.
 //

@@ -5,7 +5,7 @@
 //   algorithm_bench regret allreduce --link tcp --ranks 4 --repetitions 21
 //       measures all algorithms in turns, and how much slower the choice is than the fastest
 //
-// The flags are those of `tandem bench allreduce`.
+// Takes the flags of `tandem bench allreduce`.
 #include <iostream>
 #include <string>
 

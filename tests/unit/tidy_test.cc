@@ -413,7 +413,7 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
   }
   ASSERT_GT(floor.size(), 10u);
   static const std::regex include(R"re(^#include "([\w/]+\.\w+)")re");
-  // The floor of a path: that of its folder, or of the one around it; end() if it has none.
+  // The floor of a path's folder, or of the folder around it; end() if neither has a floor.
   const auto floor_of = [&floor](std::string path) {
     auto found = floor.end();
     while (found == floor.end() && absl::StrContains(path, "/")) {

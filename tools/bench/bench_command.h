@@ -1,7 +1,7 @@
-// This folder, bench/, has the benchmarks that are part of the product. BenchCommand is the command
-// `tandem bench store | pushpull | allreduce | allgather | ...`. Each benchmark prints the machine,
-// its settings, and a check of its results. The other headers of this folder say what is compared
-// with what. tests/bench/ compares with other programs.
+// BenchCommand is the command `tandem bench store | pushpull | allreduce | allgather | ...`. The
+// folder bench/ has the benchmarks of the product. Each benchmark prints the machine, its settings,
+// and a check of its results. The other headers of this folder say what each benchmark compares.
+// tests/bench/ compares with other programs.
 #ifndef TANDEM_TOOLS_BENCH_BENCH_COMMAND_H_
 #define TANDEM_TOOLS_BENCH_BENCH_COMMAND_H_
 
@@ -13,7 +13,7 @@
 
 namespace tandem::bench {
 
-// Adds the flags of a collective, for programs that run one in their own way.
+// Adds the flags of a collective. Other programs use it, too.
 void AddCollectiveFlags(CLI::App* app, CollectiveBenchOptions* options);
 
 class BenchCommand {

@@ -1,5 +1,5 @@
-// The chooser of algorithms in `tandem bench allreduce` and the other collectives: how it is made,
-// and what it predicts.
+// WithChooser makes the chooser of algorithms for `tandem bench allreduce` and the other
+// collectives. ExplainChoices prints its predictions.
 #ifndef TANDEM_TOOLS_BENCH_CHOOSER_BENCH_H_
 #define TANDEM_TOOLS_BENCH_CHOOSER_BENCH_H_
 
@@ -14,8 +14,8 @@
 
 namespace tandem::bench {
 
-// The code of a rank in a group whose chooser takes its choices from `rules`. `costs`: those from
-// which the rules were made, if any.
+// The code of a rank in a group whose chooser takes its choices from `rules`. `costs`: the
+// costs behind the rules, if any.
 using ChooserBody = std::function<absl::Status(
     collectives::Group& group, const absl::optional<collectives::Calibration>& costs,
     const collectives::ChooserRules& rules)>;

@@ -1,6 +1,6 @@
-// An observer sees what happens in a simulated world, while it happens. It changes nothing, but it
-// may end the world with an error (SimContext::Fail). The functions here do nothing: a world
-// without an observer has one of this class.
+// Observer sees the events of a simulated world while it runs. An observer changes nothing, but may
+// end the world with an error (SimContext::Fail). The functions here do nothing, so a world without
+// an observer uses this class.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TOOLS_SIM_OBSERVER_H_
@@ -26,7 +26,7 @@ namespace tandem::sim {
 class SumObserver {
  public:
   virtual ~SumObserver() = default;
-  virtual void OnRead(int /*rank*/) {}  // takes the model of the sums that have ended
+  virtual void OnRead(int /*rank*/) {}  // takes the model after the ended sums
   // ... at a sync round, with these values
   virtual void OnTaken(int /*rank*/, absl::Span<const float> /*values*/) {}
   virtual void OnStepped(int /*rank*/, int64_t /*step*/) {}  // collects the gradient of this step
@@ -34,7 +34,7 @@ class SumObserver {
   virtual void OnBroughtRest(int /*rank*/) {}  // the same before all workers settle
   virtual void OnSumBegins(int /*rank*/) {}
   virtual void OnSumEnds(int /*rank*/, absl::Span<const float> /*model*/) {}
-  // The numbers of sums that gradients missed whose own sums have begun since the last call.
+  // How many sums each gradient missed, for gradients whose own sums began since the last call.
   virtual void OnMissed(int /*rank*/, absl::Span<const int64_t> /*missed*/) {}
 };
 
@@ -52,12 +52,12 @@ class Observer {
 
   // The ranges of the first view.
   virtual void OnRanges(const std::shared_ptr<const RangeMap>& /*ranges*/) {}
-  // The shard has taken a PUSH.
+  // The shard took a PUSH.
   virtual void OnPushTaken(EndpointId /*shard*/, const ParsedFrame& /*push*/) {}
   virtual void OnDelayedFinished() {}
   // After each event of a shard, before its frames are sent.
   virtual void AfterShard(EndpointId /*shard*/, const server::ShardEffects& /*effects*/) {}
-  // The memory of a server has changed in another way: it loads or copies rows.
+  // The memory of a server changed in another way: the server loads or copies rows.
   virtual void OnMemory(int /*server*/) {}
 
   // Checkpoints (checkpoint_files.h). An error ends the checkpoint.
@@ -68,12 +68,12 @@ class Observer {
   virtual absl::Status OnDenseFile(const std::string& /*folder*/, const std::string& /*bytes*/) {
     return absl::OkStatus();
   }
-  // All files of a checkpoint are written. `step` and `record` are as in CommitCheckpointTask.
+  // The files of a checkpoint are complete. `step` and `record` are as in CommitCheckpointTask.
   virtual void OnCommit(const std::string& /*folder*/, const RangeMap& /*ranges*/, int64_t /*step*/,
                         const std::string& /*record*/) {}
   virtual void OnAbandon(const std::string& /*folder*/) {}
 
-  // The job has ended, and all ranges have arrived.
+  // The job ended, and no range is on its way.
   virtual void OnEnd() {}
 
  private:

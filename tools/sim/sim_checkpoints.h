@@ -1,5 +1,5 @@
-// The checkpoints of a simulated world. Files go to WorldOptions::files, if anybody receives them,
-// unless the disk is full (WorldOptions::no_room).
+// SimCheckpoints writes the checkpoints of a simulated world. The observer sees them. Files also go
+// to WorldOptions::files, unless it is null or the disk is full (WorldOptions::no_room).
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TOOLS_SIM_SIM_CHECKPOINTS_H_
@@ -19,17 +19,17 @@ class SimCheckpoints {
   // `context` must outlive this.
   explicit SimCheckpoints(SimContext& context) : context_(context) {}
 
-  // Each of these writes one file. An error with the mark of base/no_room.h: the disk is full.
+  // Each call writes one file. An error with the mark of base/no_room.h: the disk is full.
   absl::Status AddRange(const std::string& folder, const std::string& file,
                         const std::string& bytes);
   absl::Status AddDense(const std::string& folder, const std::string& bytes);
   absl::Status AddWorker(const std::string& folder, int rank, const std::string& state,
                          const std::string& program);
-  // All files are written. `step`, `best` and `record` are as in CommitCheckpointTask. Abandons the
+  // The files are complete. `step`, `best` and `record`: as in CommitCheckpointTask. Abandons the
   // checkpoint if the disk is full.
   absl::Status Commit(const std::string& folder, const RangeMap& ranges, int64_t step, bool best,
                       const std::string& record);
-  // The checkpoint has failed, and its folder is removed.
+  // The checkpoint failed. Removes its folder.
   void Abandon(const std::string& folder);
 
  private:

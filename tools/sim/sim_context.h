@@ -44,7 +44,7 @@ struct SimContext {
 
   const job::ResolvedJob& plan;
   const WorldOptions options;
-  Observer nobody;  // the observer of a world without one
+  Observer nobody;  // used if no observer is given
   Observer& observer;
   Agenda agenda;
   Processes processes;
@@ -52,7 +52,7 @@ struct SimContext {
   Random random;
   HeapBufferSource buffers;
   absl::Status failure;
-  int full_disks = 0;  // errors of SimCheckpoints for want of room
+  int full_disks = 0;  // errors of SimCheckpoints because the disk was full
 };
 
 // The time between two heartbeats of a process.

@@ -32,7 +32,7 @@ struct TimedEvent {
     kPushArrives,
     kProbeArrives,  // from a worker that may not start and asks how far the others are
     kWordArrives,   // an acknowledgement or the reply to a probe, at a worker that waits for it
-    kSummed,        // a sum has ended on this worker; rank -1: on all workers
+    kSummed,        // a sum ended on this worker; rank -1: on all workers
     kNewsArrives,   // at rank 0, for a sum by quorum: a gradient, or no more (finished)
     kGraceEnds      // of a sum by quorum
   };

@@ -1,8 +1,8 @@
-// Sums of dense replicas in a simulation of times only (timing.h). A sum waits for all workers, or
-// for the quorum that worker/dense/quorum_leader.h decides on.
+// TimedSums has the sums of dense replicas in a simulation of times only (timing.h). A sum waits
+// for all workers, or for a quorum (worker/dense/quorum_leader.h).
 //
 // A sum of all ends on all workers at the same time. By quorum each worker sends its news to
-// rank 0, and continues when rank 0 has released it and all sums begun so far have ended. Sums by
+// rank 0. The worker continues when rank 0 releases it and the sums begun so far are over. Sums by
 // quorum follow one another.
 //
 // Thread safety: none.
@@ -29,11 +29,11 @@ class TimedSums {
   bool by_quorum() const { return leader_.has_value(); }
   int64_t begun() const { return begun_; }  // number of sums
   // Whether workers enter a sum at this step: every `every` steps, and at each step before
-  // `warmup_steps`. They also do in the step after the policies have told the end.
+  // `warmup_steps`. They also do in the step after the policies told the end.
   bool Meets(const worker::StepOrder& order) const;
   // A worker enters the sum of a step. kSummed follows.
   void Enter(int rank, int64_t step);
-  // By quorum: a worker has skipped the steps up to `step`. True if it waits for kSummed.
+  // By quorum: a worker skipped the steps up to `step`. True if it waits for kSummed.
   bool Skip(int rank, int64_t step);
   // A worker has no more data.
   void Leave(int rank);
@@ -53,7 +53,7 @@ class TimedSums {
   int64_t begun_ = 0;
   absl::optional<worker::QuorumLeader> leader_;
   Ticks end_ = 0;                                   // of the last sum by quorum
-  absl::Time grace_ends_ = absl::InfiniteFuture();  // of which an event is in the agenda
+  absl::Time grace_ends_ = absl::InfiniteFuture();  // its event is in the agenda
 };
 
 }  // namespace tandem::sim

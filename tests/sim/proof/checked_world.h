@@ -1,4 +1,4 @@
-// A simulated world (tools/sim/world.h) that is checked. Without a runner of its own
+// CheckedWorld is a simulated world (tools/sim/world.h) with checks. Without a runner of its own
 // (WorldOptions::make_runner) it runs a toy model that shows which updates were applied
 // (toy_runner.h).
 //
@@ -11,16 +11,16 @@
 //   (5) dense sums that do not wait for all workers have every gradient once, and in time
 //       (quorum_judge.h);
 //   (6) a row of a table with admission or eviction is absent, or has the updates of one life
-//       (row_lives.h), also in a checkpoint. By AGE no row is read that is too old.
-// After each event of a shard, the toy world also compares the clocks and sums that the shard keeps
-// up to date with those of a look at each range and worker, and checks that no read waits without a
-// reason (ServerChecks::CheckSums). If servers have a memory budget, the world compares it with the
+//       (row_lives.h), also in a checkpoint. By AGE no pull reads a row that is too old.
+// After each event of a shard, the toy world also counts the clocks and sums of the shard again,
+// range by range and worker by worker, and checks that no read waits without a reason
+// (ServerChecks::CheckSums). If servers have a memory budget, the world compares it with the
 // memory that their ranges and checkpoints use (ServerChecks::CheckMemory). Rows of AT_BUDGET never
 // end a job. Other rows that take too much end it with a last checkpoint.
 // At the end the world checks all rows again, and that frozen tables have none. With any runner it
-// also checks that sent = applied + merged + dropped (= computed by the toy model), that the rows
-// that came and went give the rows that there are, that one shard owns each range, that dense
-// replicas are equal, and that checkpoints are complete (checkpoint_check.h).
+// also checks that sent = applied + merged + dropped (= computed by the toy model), that the
+// admitted rows minus the evicted ones are the rows that exist, that one shard owns each range,
+// that dense replicas are equal, and that checkpoints are complete (checkpoint_check.h).
 //
 // A process may die or be stopped at any event. lives.h restarts the processes, in another world
 // that resumes from a checkpoint.

@@ -15,7 +15,7 @@ ServerChecks::ServerChecks(sim::SimContext& context, const sim::SimServers& serv
           std::any_of(context.plan.tables.begin(), context.plan.tables.end(),
                       [](const auto& table) { return table.eviction.kind() == Eviction::LRU; })) {}
 
-// Looks at the worker that has pushed, in the ranges of its push: no other has more open steps now.
+// Looks at the worker of the push, in the ranges of the push: no other has more open steps now.
 void ServerChecks::CountOpenSteps(EndpointId id, const ParsedFrame& push) {
   const policies::Properties& policy = context_.plan.groups[push.header.group].properties;
   if (!policy.holds || policy.batch > 0) return;
@@ -28,8 +28,8 @@ void ServerChecks::CountOpenSteps(EndpointId id, const ParsedFrame& push) {
   }
 }
 
-// Compares the numbers that a shard keeps up to date with those of a look at each range and each
-// worker, and its waiting reads with the decisions of their policies.
+// Counts the running sums of a shard again, range by range and worker by worker, and compares. Also
+// compares the waiting reads of the shard with the decisions of their policies.
 void ServerChecks::CheckSums(EndpointId id) {
   const server::ShardCore& core = this->core(id);
   size_t held_bytes = 0;

@@ -1,7 +1,7 @@
-// Looks at the servers of a simulated world from outside. After an event it compares the numbers
-// that a shard keeps up to date with those of a look at each range and worker, and the memory
-// budget of a server with the memory that its ranges and checkpoints use. At any time it reads rows
-// and counts.
+// ServerChecks looks at the servers of a simulated world from outside. After an event it counts the
+// running sums of a shard again, range by range and worker by worker, and compares. It also
+// compares the memory budget of a server with the memory that its ranges and checkpoints use. Tests
+// read rows and counts at any time.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_TESTS_SIM_PROOF_SERVER_CHECKS_H_
@@ -31,13 +31,13 @@ class ServerChecks {
   // References must outlive this.
   ServerChecks(sim::SimContext& context, const sim::SimServers& servers);
 
-  // After a push: the worker that has pushed may have more open steps.
+  // After a push: its worker may have more open steps.
   void CountOpenSteps(EndpointId id, const ParsedFrame& push);
   // After an event of a shard.
   void CheckSums(EndpointId id);
   void CheckShares(EndpointId id);
   void Log(EndpointId id, const server::ShardEffects& effects);
-  // After rows may have come to this server.
+  // After an event that can bring rows to this server.
   void CheckMemory(int index);
 
   // The row as a server would send it for an evaluation. Fails unless exactly one shard owns the

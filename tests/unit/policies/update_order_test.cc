@@ -1,5 +1,5 @@
-// UpdateOrder with policies that use all that it tells a policy: how many updates a push applied,
-// and which updates are applied together.
+// Tests UpdateOrder with policies that use all arguments of a policy: how many updates a push
+// applied, and which updates one step of the optimizer applies together.
 #include "policies/order/update_order.h"
 
 #include <cstdint>

@@ -466,9 +466,8 @@ TEST(PaceTest, StepsOfAnyLengthEnd) {
   }
 }
 
-// As for a study, which says what it would be with more workers and with fewer
-// (tools/study/run_model.cc). Each step is long for one of the two, so that it takes 3 s where both
-// wait for each other, else 2 s.
+// A study asks for other numbers of workers (tools/study/run_model.cc). Each step is long for one
+// of the two workers: 3 s if they wait for each other, else 2 s.
 TEST(PaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
   Facts facts;
   facts.workers = 2;

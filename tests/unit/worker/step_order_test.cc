@@ -14,8 +14,8 @@ namespace {
 using worker::StepOrder;
 using Act = StepOrder::Act;
 
-// A worker whose fetches, pulls and computations end at once. The test decides how much data it
-// has, which clocks it is told, and when pushes are acknowledged.
+// A worker whose fetches, pulls and computations end at once. The test decides its data, its
+// clocks, and when servers acknowledge its pushes.
 class StepOrderTest : public ::testing::Test {
  public:
   // The gate.
@@ -40,7 +40,7 @@ class StepOrderTest : public ::testing::Test {
     policy.set_bound(bound);
     policies_.push_back(*policies::NewUpdatePolicy(policy, 2));
   }
-  // Does what there is to do. Returns the acts as "fetch 0, read 0, ...".
+  // Acts until Next returns kNothing. Returns the acts as "fetch 0, read 0, ...".
   std::string Run(int64_t hold_from = policies::kUnbounded) {
     std::string acts;
     for (Act act = Next(hold_from); act != Act::kNothing; act = Next(hold_from)) {

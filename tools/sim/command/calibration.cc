@@ -67,7 +67,7 @@ struct Steps {
   double steps = 0, computed = 0, samples = 0;
 };
 
-// A total of all steps, for a step with `batch` rows.
+// The share of one step with `batch` rows in a total of all steps.
 double OfStep(double total, const Steps& of, int batch) {
   if (of.steps < 1 || of.samples < 1) return 0;
   // The last batch of an epoch is shorter, so a slightly smaller mean still means the same batch.
