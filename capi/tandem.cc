@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   TANDEM_RETURN_IF_ERROR(CheckAddresses(flags));
   worker::WorkerOptions worker;
   TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
-  TANDEM_RETURN_IF_ERROR(node::TakeKeys(worker.plan.job, &flags));
+  TANDEM_RETURN_IF_ERROR(node::LoadKeys(worker.plan.job, &flags));
   const Cluster cluster = worker.plan.serving();
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(worker.plan.job));
   // These variables come from `tandem run`, which starts programs as it starts workers.

@@ -251,11 +251,11 @@ class Follower {
 
   // Takes the token of the job. Without it this agent would start the job of anybody who listens at
   // the address where rank 0 should be.
-  absl::Status TakeKeys() {
+  absl::Status LoadKeys() {
     role_ = node::RoleFlags();
     const absl::StatusOr<std::string> folder = TokenFolder(launch_, flags_.run.out, /*make=*/false);
     role_.out = folder.value_or("");
-    TANDEM_RETURN_IF_ERROR(node::TakeKeys(own_job_, &role_));
+    TANDEM_RETURN_IF_ERROR(node::LoadKeys(own_job_, &role_));
     if (role_.keys != nullptr || Protection(own_job_) == 0 || flags_.run.watch.insecure) {
       return absl::OkStatus();
     }
@@ -308,7 +308,7 @@ class Follower {
   // False: the scheduler there does not prove that it belongs to this run.
   absl::StatusOr<bool> Join(const Candidate& candidate) {
     early_.clear();
-    if (const absl::Status keys = TakeKeys(); !keys.ok()) {
+    if (const absl::Status keys = LoadKeys(); !keys.ok()) {
       why_not_ = absl::StrCat("; ", keys.message());  // rank 0 may be writing the file
       return false;
     }

@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
   // FindResume sets the output folder and the checkpoint that the next steps use.
   start.search.chosen = driver.resume_from;
   if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
-  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
+  if (ready.ok()) ready = node::LoadKeys(plan->job, &flags);
   const absl::StatusOr<scheduler::Restarts> attempts = cli::ParseRestartsFlag(driver.restarts);
   if (ready.ok()) ready = attempts.status();
   if (ready.ok() && !insecure) ready = node::CheckNotExposed(plan->job, flags);

@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.status();
   if (ready.ok()) ready = node::CheckAddresses(flags);
-  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
+  if (ready.ok()) ready = node::LoadKeys(plan->job, &flags);
   if (ready.ok()) ready = cli::Pin(*plan, flags.index);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {

@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<SchedulerTalk>> TalkTo(const std::string& where) 
     role.out = where;
     if (const auto read = job::ReadJobFile(where + "/job.textproto", {}); read.ok()) job = *read;
   }
-  TANDEM_RETURN_IF_ERROR(node::TakeKeys(job, &role));
+  TANDEM_RETURN_IF_ERROR(node::LoadKeys(job, &role));
   return SchedulerTalk::Open(address, role.keys);
 }
 

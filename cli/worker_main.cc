@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
         "in place of tandem-worker (docs/PYTHON.md)");
   }
   if (ready.ok()) ready = node::CheckAddresses(flags);
-  if (ready.ok()) ready = node::TakeKeys(plan->job, &flags);
+  if (ready.ok()) ready = node::LoadKeys(plan->job, &flags);
   if (ready.ok()) ready = doctor::CheckDenseDevice(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {

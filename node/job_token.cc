@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<const transport::JobKeys>> FindKeys(const std::st
   return KeysOf(token);
 }
 
-absl::Status TakeKeys(const Job& job, RoleFlags* flags) {
+absl::Status LoadKeys(const Job& job, RoleFlags* flags) {
   flags->silence = job::SilenceTimes(job);
   if (job.security().encrypt() == Security::NONE) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(flags->keys, FindKeys(flags->out));

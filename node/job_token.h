@@ -32,7 +32,7 @@ absl::StatusOr<std::shared_ptr<const transport::JobKeys>> FindKeys(const std::st
 
 // Sets what connections of a role follow: flags->keys, with flags->out as the folder, and
 // flags->silence. The keys are null if the job does not use its token (security.encrypt: NONE).
-absl::Status TakeKeys(const Job& job, RoleFlags* flags);
+absl::Status LoadKeys(const Job& job, RoleFlags* flags);
 
 // Gives the job a token, for the process that starts all roles: the one that FindKeys finds, or a
 // new one. The roles inherit it by the environment.

@@ -43,7 +43,7 @@ class Dssp final : public OnArrivalPolicy {
     if (progress.paces.empty()) return false;
     // Steps left up to the upper bound, this one included.
     const int64_t left = min_clock - (step - upper_bound_);
-    return left >= 0 && RunsOn(progress, rank, left);
+    return left >= 0 && MayRunAhead(progress, rank, left);
   }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
     return {scale()};
@@ -52,7 +52,7 @@ class Dssp final : public OnArrivalPolicy {
  private:
   // Whether the wait after some number of further steps, from 1 to left + 1, is shorter than the
   // wait now.
-  static bool RunsOn(const RangeProgress& progress, int rank, int64_t left) {
+  static bool MayRunAhead(const RangeProgress& progress, int rank, int64_t left) {
     const WorkerPace& own = progress.paces[static_cast<size_t>(rank)];
     const WorkerPace& slowest = progress.paces[static_cast<size_t>(progress.Slowest())];
     if (!own.known() || !slowest.known()) return false;

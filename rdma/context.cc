@@ -61,7 +61,7 @@ void RdmaContextImpl::Run() {
       }
     }
     for (size_t i = 0; i < mine.size();) {
-      if (mine[i]->GoOn()) {
+      if (mine[i]->Continue()) {
         ++i;
       } else {
         mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(i));

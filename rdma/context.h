@@ -26,7 +26,7 @@ class RdmaLeftover {
  public:
   virtual ~RdmaLeftover() = default;
   // Works for a moment; false when everything is done.
-  virtual bool GoOn() = 0;
+  virtual bool Continue() = 0;
 };
 
 class RdmaContextImpl final : public RdmaContext {

@@ -26,7 +26,7 @@ RdmaHello GrantOf(const RdmaOptions& options) {
 
 namespace {
 
-constexpr auto kGoOnFor = absl::Milliseconds(10);
+constexpr auto kContinueFor = absl::Milliseconds(10);
 
 // The settings that connections share; Start adds the parts that depend on the device.
 RdmaShared SharedOf(const RdmaOptions& options) {
@@ -293,9 +293,9 @@ std::shared_ptr<RdmaContextImpl> RdmaEndpoint::Retire() {
   return std::static_pointer_cast<RdmaContextImpl>(std::exchange(options_.context, nullptr));
 }
 
-bool RdmaEndpoint::GoOn() {
+bool RdmaEndpoint::Continue() {
   std::vector<transport::TransportEvent> ignored;
-  Poll(kGoOnFor, &ignored);
+  Poll(kContinueFor, &ignored);
   return !peers_.empty() && Clock::now() < leave_by_;
 }
 

@@ -47,9 +47,9 @@ class RdmaEndpoint final : public RdmaLeftover {
   ~RdmaEndpoint() override;
   absl::Status Start();
   // Called when the owner goes: takes no new peers and says goodbye to all. Returns the context,
-  // which calls GoOn until everything has left.
+  // which calls Continue until everything has left.
   std::shared_ptr<RdmaContextImpl> Retire();
-  bool GoOn() override;
+  bool Continue() override;
   bool empty() const { return peers_.empty(); }
 
   absl::StatusOr<transport::PeerId> Connect(const std::string& address);

@@ -136,7 +136,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   waiting_reads_.ForEach([this](WaitingFrame* read) { CheckOwners(&read->slices); });
   waiting_reads_.WakeAll();
   early_.WakeAll();
-  GoOn(now, -1, effects);
+  ServeWaiting(now, -1, effects);
   Give(effects);
 }
 
@@ -216,7 +216,8 @@ void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects
     return;
   }
   if (control->has_range_data()) {
-    if (ranges_.OnRangeData(now, frame, control->range_data(), effects)) GoOn(now, -1, effects);
+    if (ranges_.OnRangeData(now, frame, control->range_data(), effects))
+      ServeWaiting(now, -1, effects);
   } else if (control->has_command_done()) {
     ranges_.OnConfirmed(control->command_done().id());
   }
@@ -339,7 +340,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (const auto blocked = FindBlocked(frame, slices_); blocked.has_value()) {
     return waiting_reads_.Add(now, frame, slices_, {&*blocked, 1});
   }
-  if (AnswerRead(now, frame, &slices_, effects)) GoOn(now, -1, effects);
+  if (AnswerRead(now, frame, &slices_, effects)) ServeWaiting(now, -1, effects);
 }
 
 // The first range that may not be read yet; nullopt: the read may be answered.
@@ -491,7 +492,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   CheckOwners(&slices_);
   std::vector<Slice> slices;
-  slices.swap(slices_);  // slices_ is scratch memory, which GoOn may use for other frames
+  slices.swap(slices_);  // slices_ is scratch memory, which ServeWaiting may use for other frames
   if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
@@ -501,7 +502,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   slices_.swap(slices);
   // Some slices may have been admitted even if the frame as a whole is not settled.
-  GoOn(now, frame.header.sender.index, effects);
+  ServeWaiting(now, frame.header.sender.index, effects);
 }
 
 // Tries to settle each slice. True if all of them are settled.
@@ -630,7 +631,7 @@ void ShardCore::WakeAtChangedRanges() {
 // Call it after a frame or a view has changed a range: early pushes and waiting reads may be able
 // to continue. Pushes are first, because an admitted push may allow reads. If an answered read may
 // allow a push, both are tried again.
-void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
+void ShardCore::ServeWaiting(absl::Time now, int freed_by, ShardEffects* effects) {
   WakeAtChangedRanges();
   for (bool more = true; more;) {
     RetryEarly(now, effects);

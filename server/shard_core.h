@@ -115,7 +115,7 @@ class ShardCore {
   void RetryEarly(absl::Time now, ShardEffects* effects);
   void WakeRange(uint32_t range);
   void WakeAtChangedRanges();
-  void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
+  void ServeWaiting(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
   void Give(ShardEffects* effects);
   void WatchMemory(ShardEffects* effects);

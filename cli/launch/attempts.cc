@@ -92,17 +92,17 @@ bool Attempts::stopped_by_signal() const {
 
 // Whether the run may continue after a failure. A replay may not, because it follows a record. A
 // prediction may not, because it leaves no model.
-bool Attempts::MayGoOn() const {
+bool Attempts::MayContinue() const {
   return restarts_.most() > 0 && flags_.replay.empty() && !flags_.scores;
 }
 
 // A run that writes no checkpoint has nothing to resume from.
-bool Attempts::MayRestart() const { return MayGoOn() && checkpoints_; }
+bool Attempts::MayRestart() const { return MayContinue() && checkpoints_; }
 
 // Whether workers of this run may be replaced. A role on another host is started by another
 // process, and a script has a state of its own.
 bool Attempts::MayReplace() const {
-  return MayGoOn() && flags_.ranks == 1 && flags_.python.empty() &&
+  return MayContinue() && flags_.ranks == 1 && flags_.python.empty() &&
          scheduler::MayReplaceWorkers(plan_).ok();
 }
 

@@ -99,7 +99,7 @@ class Attempts {
   Children& children() { return attempt_->roles.children(); }
 
   // These say how the run may continue after a failure.
-  bool MayGoOn() const;
+  bool MayContinue() const;
   bool MayRestart() const;
   bool MayReplace() const;
   int MaxReplacements() const;

@@ -45,9 +45,9 @@ const AlgorithmRow& RowOf(Algorithm algorithm) {
 }
 
 // Null if the algorithm does not support the primitive.
-const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
-  for (const AlgorithmWay& way : RowOf(algorithm).ways) {
-    if (way.primitive == primitive) return &way;
+const PrimitiveRow* FindRow(Primitive primitive, Algorithm algorithm) {
+  for (const PrimitiveRow& row : RowOf(algorithm).primitives) {
+    if (row.primitive == primitive) return &row;
   }
   return nullptr;
 }
@@ -225,7 +225,7 @@ int64_t InPlaceOffset(Primitive primitive, const CollectiveShape& shape) {
 }
 
 bool Supports(Primitive primitive, Algorithm algorithm) {
-  return WayOf(primitive, algorithm) != nullptr;
+  return FindRow(primitive, algorithm) != nullptr;
 }
 
 std::vector<Algorithm> AlgorithmsFor(Primitive primitive) {
@@ -237,33 +237,33 @@ std::vector<Algorithm> AlgorithmsFor(Primitive primitive) {
 }
 
 bool CutsMessages(Primitive primitive, Algorithm algorithm) {
-  const AlgorithmWay* const way = WayOf(primitive, algorithm);
-  return way != nullptr && way->cuts;
+  const PrimitiveRow* const row = FindRow(primitive, algorithm);
+  return row != nullptr && row->cuts;
 }
 
 bool AddsInRankOrder(Algorithm algorithm) { return RowOf(algorithm).rank_order; }
 
 int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
-  const AlgorithmWay* const way = WayOf(primitive, algorithm);
-  return shape.ranks == 1 || way == nullptr || way->channel == nullptr ? 0 : way->channel(shape);
+  const PrimitiveRow* const row = FindRow(primitive, algorithm);
+  return shape.ranks == 1 || row == nullptr || row->channel == nullptr ? 0 : row->channel(shape);
 }
 
 Traffic AlgorithmTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
-  const AlgorithmWay* const way = WayOf(primitive, algorithm);
-  TANDEM_CHECK(way != nullptr);
-  return shape.ranks == 1 ? Traffic{} : way->traffic(shape);
+  const PrimitiveRow* const row = FindRow(primitive, algorithm);
+  TANDEM_CHECK(row != nullptr);
+  return shape.ranks == 1 ? Traffic{} : row->traffic(shape);
 }
 
 absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape) {
   TANDEM_RETURN_IF_ERROR(CheckShape(primitive, shape));
-  const AlgorithmWay* const way = WayOf(primitive, algorithm);
-  if (way == nullptr) {
+  const PrimitiveRow* const row = FindRow(primitive, algorithm);
+  if (row == nullptr) {
     return absl::UnimplementedError(absl::StrCat("algorithm ", AlgorithmName(algorithm),
                                                  " does not support ", PrimitiveName(primitive)));
   }
-  if (way->fits != nullptr) TANDEM_RETURN_IF_ERROR(way->fits(shape));
-  return shape.ranks == 1 ? Alone(primitive, shape) : way->make(shape);
+  if (row->fits != nullptr) TANDEM_RETURN_IF_ERROR(row->fits(shape));
+  return shape.ranks == 1 ? Alone(primitive, shape) : row->make(shape);
 }
 
 absl::StatusOr<std::vector<Schedule>> MakeSchedules(

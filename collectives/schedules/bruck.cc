@@ -108,13 +108,13 @@ absl::Status AllToAllFits(const CollectiveShape& shape) {
       "bruck does not support alltoall with a count for each rank; use pairwise");
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllGather, BruckAllGather, AllGatherTraffic, kWhole},
     {Primitive::kAllToAll, BruckAllToAll, AllToAllTraffic, kWhole, nullptr, AllToAllFits},
 };
 
 }  // namespace
 
-extern const AlgorithmRow kBruckRow = {Algorithm::kBruck, "bruck", kOtherOrder, kWays};
+extern const AlgorithmRow kBruckRow = {Algorithm::kBruck, "bruck", kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

@@ -69,7 +69,7 @@ std::vector<int> RankOrder(int p);
 // ---- The table ----
 
 // How an algorithm does one primitive.
-struct AlgorithmWay {
+struct PrimitiveRow {
   Primitive primitive;
   Schedule (*make)(const CollectiveShape& shape);
   // The messages and elements that shape.rank sends. Write it from the definition of the algorithm
@@ -90,7 +90,7 @@ struct AlgorithmRow {
   Algorithm algorithm;
   absl::string_view name;
   bool rank_order;  // AddsInRankOrder
-  absl::Span<const AlgorithmWay> ways;
+  absl::Span<const PrimitiveRow> primitives;
 };
 inline constexpr bool kRankOrder = true, kOtherOrder = false;
 

@@ -54,13 +54,13 @@ Traffic ReduceTraffic(const CollectiveShape& shape) {
   return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kReduce, ChainReduce, ReduceTraffic, kCuts},
     {Primitive::kBroadcast, ChainBroadcast, BroadcastTraffic, kCuts},
 };
 
 }  // namespace
 
-extern const AlgorithmRow kChainRow = {Algorithm::kChain, "chain", kOtherOrder, kWays};
+extern const AlgorithmRow kChainRow = {Algorithm::kChain, "chain", kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

@@ -180,7 +180,7 @@ Traffic ScatterTraffic(const CollectiveShape& shape) {
   return {shape.ranks - 1, shape.Total() - shape.CountOf(shape.rank)};
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, DirectAllReduce, AllReduceTraffic, kCuts},
     {Primitive::kReduce, DirectReduce, ReduceTraffic, kCuts},
     {Primitive::kBroadcast, DirectBroadcast, BroadcastTraffic, kWhole},
@@ -192,6 +192,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-extern const AlgorithmRow kDirectRow = {Algorithm::kDirect, "direct", kRankOrder, kWays};
+extern const AlgorithmRow kDirectRow = {Algorithm::kDirect, "direct", kRankOrder, kSupported};
 
 }  // namespace tandem::collectives

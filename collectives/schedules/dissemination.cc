@@ -20,13 +20,13 @@ Schedule DisseminationBarrier(const CollectiveShape& shape) {
 
 Traffic BarrierTraffic(const CollectiveShape& shape) { return {CeilLog2(shape.ranks), 0}; }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kBarrier, DisseminationBarrier, BarrierTraffic, kWhole},
 };
 
 }  // namespace
 
 extern const AlgorithmRow kDisseminationRow = {Algorithm::kDissemination, "dissemination",
-                                               kOtherOrder, kWays};
+                                               kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

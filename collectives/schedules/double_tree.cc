@@ -122,13 +122,13 @@ Traffic AllReduceTraffic(const CollectiveShape& shape) {
   });
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, DoubleTreeAllReduce, AllReduceTraffic, kCuts},
 };
 
 }  // namespace
 
 extern const AlgorithmRow kDoubleTreeRow = {Algorithm::kDoubleTree, "double_tree", kOtherOrder,
-                                            kWays};
+                                            kSupported};
 
 }  // namespace tandem::collectives

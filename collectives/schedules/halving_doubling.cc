@@ -127,7 +127,7 @@ Traffic ReduceScatterTraffic(const CollectiveShape& shape) {
   return {core.rounds() + (core.Stands(r) ? 1 : 0), shape.Total() - shape.CountOf(r)};
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, HalvingDoublingAllReduce, AllReduceTraffic, kCuts},
     {Primitive::kReduceScatter, HalvingReduceScatter, ReduceScatterTraffic, kWhole},
 };
@@ -135,6 +135,6 @@ constexpr AlgorithmWay kWays[] = {
 }  // namespace
 
 extern const AlgorithmRow kHalvingDoublingRow = {Algorithm::kHalvingDoubling, "halving_doubling",
-                                                 kOtherOrder, kWays};
+                                                 kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

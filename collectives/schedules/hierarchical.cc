@@ -291,7 +291,7 @@ int ChannelOf(const CollectiveShape& shape) {
                        Hierarchy(shape).OuterShape(0));
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, HierarchicalAllReduce, AllReduceTraffic, kCuts, ChannelOf,
      Hierarchy::Check},
     {Primitive::kReduce, HierarchicalReduce, TrafficOf<Primitive::kReduce>, kCuts, nullptr,
@@ -307,6 +307,6 @@ constexpr AlgorithmWay kWays[] = {
 }  // namespace
 
 extern const AlgorithmRow kHierarchicalRow = {Algorithm::kHierarchical, "hierarchical", kOtherOrder,
-                                              kWays};
+                                              kSupported};
 
 }  // namespace tandem::collectives

@@ -33,12 +33,12 @@ Traffic AllReduceTraffic(const CollectiveShape& shape) {
   return Times(shape.rank == 0 ? shape.ranks - 1 : 1, shape.count);
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, NaiveAllReduce, AllReduceTraffic, kWhole},
 };
 
 }  // namespace
 
-extern const AlgorithmRow kNaiveRow = {Algorithm::kNaive, "naive", kRankOrder, kWays};
+extern const AlgorithmRow kNaiveRow = {Algorithm::kNaive, "naive", kRankOrder, kSupported};
 
 }  // namespace tandem::collectives

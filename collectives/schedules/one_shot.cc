@@ -35,12 +35,12 @@ Traffic AllReduceTraffic(const CollectiveShape& shape) {
 
 int ChannelOf(const CollectiveShape& shape) { return shape.in_place ? 1 : 0; }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, OneShotAllReduce, AllReduceTraffic, kCuts, ChannelOf},
 };
 
 }  // namespace
 
-extern const AlgorithmRow kOneShotRow = {Algorithm::kOneShot, "one_shot", kRankOrder, kWays};
+extern const AlgorithmRow kOneShotRow = {Algorithm::kOneShot, "one_shot", kRankOrder, kSupported};
 
 }  // namespace tandem::collectives

@@ -35,12 +35,13 @@ Traffic AllToAllTraffic(const CollectiveShape& shape) {
   return {shape.ranks - 1, all - SendBlock(shape, shape.rank).count};
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllToAll, PairwiseAllToAll, AllToAllTraffic, kWhole},
 };
 
 }  // namespace
 
-extern const AlgorithmRow kPairwiseRow = {Algorithm::kPairwise, "pairwise", kOtherOrder, kWays};
+extern const AlgorithmRow kPairwiseRow = {Algorithm::kPairwise, "pairwise", kOtherOrder,
+                                          kSupported};
 
 }  // namespace tandem::collectives

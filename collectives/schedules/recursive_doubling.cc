@@ -99,7 +99,7 @@ Traffic AllGatherTraffic(const CollectiveShape& shape) {
 
 int ChannelOf(const CollectiveShape&) { return 1; }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, RecursiveDoublingAllReduce, AllReduceTraffic, kCuts, ChannelOf},
     {Primitive::kAllGather, RecursiveDoublingAllGather, AllGatherTraffic, kWhole},
 };
@@ -107,6 +107,6 @@ constexpr AlgorithmWay kWays[] = {
 }  // namespace
 
 extern const AlgorithmRow kRecursiveDoublingRow = {Algorithm::kRecursiveDoubling,
-                                                   "recursive_doubling", kOtherOrder, kWays};
+                                                   "recursive_doubling", kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

@@ -91,7 +91,7 @@ Traffic AllGatherTraffic(const CollectiveShape& shape) {
   return OverBlockParts(shape, {shape.ranks - 1, shape.Total() - shape.CountOf(right)});
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, RingAllReduce, AllReduceTraffic, kCuts},
     {Primitive::kReduceScatter, RingReduceScatter, ReduceScatterTraffic, kCuts},
     {Primitive::kAllGather, RingAllGather, AllGatherTraffic, kCuts},
@@ -99,6 +99,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-extern const AlgorithmRow kRingRow = {Algorithm::kRing, "ring", kOtherOrder, kWays};
+extern const AlgorithmRow kRingRow = {Algorithm::kRing, "ring", kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

@@ -83,12 +83,12 @@ Traffic AllReduceTraffic(const CollectiveShape& shape) {
   return ButterflyTraffic(shape, SwingPositions(core.rounds())[number]);
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, SwingAllReduce, AllReduceTraffic, kCuts},
 };
 
 }  // namespace
 
-extern const AlgorithmRow kSwingRow = {Algorithm::kSwing, "swing", kOtherOrder, kWays};
+extern const AlgorithmRow kSwingRow = {Algorithm::kSwing, "swing", kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

@@ -218,7 +218,7 @@ Traffic ScatterTraffic(const CollectiveShape& shape) {
   return traffic;
 }
 
-constexpr AlgorithmWay kWays[] = {
+constexpr PrimitiveRow kSupported[] = {
     {Primitive::kAllReduce, TreeAllReduce, AllReduceTraffic, kCuts},
     {Primitive::kReduce, TreeReduce, ReduceTraffic, kCuts},
     {Primitive::kBroadcast, TreeBroadcast, BroadcastTraffic, kCuts},
@@ -228,6 +228,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-extern const AlgorithmRow kTreeRow = {Algorithm::kTree, "tree", kOtherOrder, kWays};
+extern const AlgorithmRow kTreeRow = {Algorithm::kTree, "tree", kOtherOrder, kSupported};
 
 }  // namespace tandem::collectives

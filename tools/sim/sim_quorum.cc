@@ -127,7 +127,7 @@ void SimQuorum::Settle(bool new_epoch, int64_t step) {
   outside_.post(0, QuorumNews{says, step});
 }
 
-void SimQuorum::GoOn() {
+void SimQuorum::Continue() {
   over_ = true;
   if (std::exchange(settles_, false)) {
     failure_.Update(member_->BecomeModel());
@@ -197,7 +197,7 @@ void SimQuorum::FinishCall() {
   calls_.pop_front();
   stage_ = Stage::kIdle;
   waits_for_ = call.go_on ? -1 : call.waits_for;
-  if (call.go_on) GoOn();
+  if (call.go_on) Continue();
 }
 
 void SimQuorum::TakeMissed(std::vector<int64_t>* missed) {

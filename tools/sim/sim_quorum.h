@@ -102,7 +102,7 @@ class SimQuorum final : public worker::DenseReduction {
   void Settle(bool new_epoch, int64_t step);
   void CallAll();
   void FinishCall();
-  void GoOn();
+  void Continue();
 
   const job::ResolvedJob& plan_;
   const int rank_;

@@ -374,7 +374,7 @@ int Refused(const absl::Status& why) {
   return node::kExitBadInput;
 }
 
-std::string HowToGoOn(const CompareFlags& flags) {
+std::string HowToContinue(const CompareFlags& flags) {
   return absl::StrCat("to continue: tandem compare ", flags.study, " --out ", flags.out,
                       "; what is done so far: tandem compare --report-only ", flags.out);
 }
@@ -453,7 +453,7 @@ int RunThem(const CompareFlags& flags, Manifest* manifest) {
   const auto end = RunStudy(options, manifest, &launcher);
   if (!end.ok()) return node::Finish("tandem compare", end.status());
   if (*end == StudyEnd::kStopped) {
-    std::fprintf(stderr, "tandem compare: stopped; %s\n", HowToGoOn(flags).c_str());
+    std::fprintf(stderr, "tandem compare: stopped; %s\n", HowToContinue(flags).c_str());
     node::DieBySignal(node::StopSignalNumber());
   }
   if (*end == StudyEnd::kBudget) {

@@ -111,7 +111,7 @@ absl::Status QuorumSums::Finish(absl::Span<float> gradient, const Step& step, St
   if (!gradient.empty()) Add(gradient, step);
   step_ = step.number + 1;
   TANDEM_RETURN_IF_ERROR(Tell({QuorumNews::Says::kGradient, step.number}));
-  return AwaitGoOn(&result->missed);
+  return AwaitContinue(&result->missed);
 }
 
 void QuorumSums::Add(absl::Span<float> gradient, const Step& step) {
@@ -133,7 +133,7 @@ absl::Status QuorumSums::Settle(bool new_epoch, int64_t step, std::vector<int64_
   }
   const auto says = new_epoch ? QuorumNews::Says::kSettleForNewEpoch : QuorumNews::Says::kSettle;
   TANDEM_RETURN_IF_ERROR(Tell({says, step}));
-  TANDEM_RETURN_IF_ERROR(AwaitGoOn(missed));
+  TANDEM_RETURN_IF_ERROR(AwaitContinue(missed));
   absl::MutexLock lock(&mutex_);
   return member_.BecomeModel();
 }
@@ -143,7 +143,7 @@ absl::Status QuorumSums::Tell(const QuorumNews& news) {
   return Send({static_cast<int64_t>(news.says), news.step, 0}, /*to=*/0, kToLeader);
 }
 
-absl::Status QuorumSums::AwaitGoOn(std::vector<int64_t>* missed) {
+absl::Status QuorumSums::AwaitContinue(std::vector<int64_t>* missed) {
   absl::MutexLock lock(&mutex_);
   while (!go_on_ && failure_.ok()) {
     if (!changed_.WaitUntil(&mutex_, MonotonicNow() + kLook)) continue;

@@ -94,7 +94,7 @@ class QuorumSums final : public DenseSteps {
   };
 
   absl::Status Tell(const QuorumNews& news);
-  absl::Status AwaitGoOn(std::vector<int64_t>* missed);
+  absl::Status AwaitContinue(std::vector<int64_t>* missed);
   absl::Status Send(const Bytes& bytes, int to, int64_t tag) ABSL_LOCKS_EXCLUDED(sent_mutex_);
   // `idles`: on the thread of sums, which runs GroupRunner::Idle while it waits.
   absl::StatusOr<Bytes> Receive(int from, int64_t tag, bool idles, int* who);

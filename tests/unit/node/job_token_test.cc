@@ -124,17 +124,17 @@ TEST_F(JobTokenTest, AJobWithoutSecurityUsesNoToken) {
   EXPECT_EQ(Found(folder_), "");
   setenv(node::kTokenVariable, JobKeys::NewToken().c_str(), 1);
   node::RoleFlags flags;
-  ASSERT_TRUE(node::TakeKeys(job_, &flags).ok());
+  ASSERT_TRUE(node::LoadKeys(job_, &flags).ok());
   EXPECT_EQ(flags.keys, nullptr);
 }
 
 TEST_F(JobTokenTest, EncryptionOfAllNeedsAToken) {
   job_.mutable_security()->set_encrypt(Security::ALL);
   node::RoleFlags flags;
-  EXPECT_THAT(node::TakeKeys(job_, &flags).message(),
+  EXPECT_THAT(node::LoadKeys(job_, &flags).message(),
               HasSubstr("encrypt: ALL needs a token; hint"));
   setenv(node::kTokenVariable, JobKeys::NewToken().c_str(), 1);
-  ASSERT_TRUE(node::TakeKeys(job_, &flags).ok());
+  ASSERT_TRUE(node::LoadKeys(job_, &flags).ok());
   EXPECT_TRUE(flags.encrypt_all);
 }
 
@@ -143,7 +143,7 @@ TEST_F(JobTokenTest, OnlyLoopbackNeedsNoToken) {
     if (!token.empty()) setenv(node::kTokenVariable, token.c_str(), 1);
     node::RoleFlags flags;
     flags.bind = bind;
-    EXPECT_TRUE(node::TakeKeys(job_, &flags).ok());
+    EXPECT_TRUE(node::LoadKeys(job_, &flags).ok());
     unsetenv(node::kTokenVariable);
     return node::CheckNotExposed(job_, flags);
   };
