@@ -266,13 +266,14 @@ std::vector<std::string> WhatWouldChange(
   };
   const std::vector<Strategy> candidates = strategies_of(facts);
   if (candidates.empty()) return out;
-  const Strategy best = EstimateAll(facts, candidates).front().strategy;
-  const auto changes = [&](const Facts& other, const std::string& when) {
+  Pacer at_now(facts);  // step times do not depend on links
+  const Strategy best = EstimateAll(facts, candidates, &at_now).front().strategy;
+  const auto changes = [&](const Facts& other, const std::string& when, Pacer* pacer) {
     const std::vector<Strategy> then = strategies_of(other);
     if (then.empty()) return false;
-    const Estimate first = EstimateAll(other, then).front();
+    const Estimate first = EstimateAll(other, then, pacer).front();
     const double before =
-        may(best, other.workers) ? EstimateStrategy(other, best).samples_per_second : 0;
+        may(best, other.workers) ? EstimateStrategy(other, best, pacer).samples_per_second : 0;
     if (first.samples_per_second < kAlike * before) return false;
     out.push_back(absl::StrCat(when, ": ", NameOf(first.strategy)));
     return true;
@@ -282,15 +283,17 @@ std::vector<std::string> WhatWouldChange(
   Facts other = facts;
   for (double rate = now / 2; rate >= kSlowest; rate /= 2) {
     other.bytes_per_second = rate;
-    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
+    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate), &at_now)) break;
   }
   for (double rate = now * 2; rate <= kFastest; rate *= 2) {
     other.bytes_per_second = rate;
-    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
+    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate), &at_now)) break;
   }
   constexpr int kMaxWorkers = 256;
   for (int workers = facts.workers * 2; workers <= kMaxWorkers; workers *= 2) {
-    if (changes(WithWorkers(facts, workers), absl::StrFormat("with %d workers", workers))) break;
+    const Facts more = WithWorkers(facts, workers);
+    Pacer of_more(more);
+    if (changes(more, absl::StrFormat("with %d workers", workers), &of_more)) break;
   }
   return out;
 }

@@ -431,7 +431,9 @@ Pace PaceOf(const Facts& facts, const Strategy& strategy, double rest, Pacer* pa
   return pacer->Of(waits, rest, OfAllReduce(facts, strategy.algorithm).Seconds(facts));
 }
 
-Estimate EstimateWith(const Facts& facts, const Strategy& strategy, Pacer* pacer) {
+}  // namespace
+
+Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy, Pacer* pacer) {
   const bool by_quorum = strategy.dense == Table::REPLICATED && strategy.quorum.has_value();
   // The number of sums by quorum depends on the pace, so their traffic comes later.
   constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -468,11 +470,9 @@ Estimate EstimateWith(const Facts& facts, const Strategy& strategy, Pacer* pacer
   return out;
 }
 
-}  // namespace
-
 Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy) {
   Pacer pacer(facts);
-  return EstimateWith(facts, strategy, &pacer);
+  return EstimateStrategy(facts, strategy, &pacer);
 }
 
 std::vector<Strategy> StrategiesOf(const Facts& facts) {
@@ -565,11 +565,11 @@ Facts WithSize(const Facts& facts, double times) {
   return out;
 }
 
-std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies) {
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies,
+                                  Pacer* pacer) {
   std::vector<Estimate> out;
-  Pacer pacer(facts);
   for (const Strategy& strategy : strategies) {
-    out.push_back(EstimateWith(facts, strategy, &pacer));
+    out.push_back(EstimateStrategy(facts, strategy, pacer));
   }
   std::stable_sort(out.begin(), out.end(), [](const Estimate& a, const Estimate& b) {
     return a.samples_per_second > b.samples_per_second;

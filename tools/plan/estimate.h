@@ -20,6 +20,8 @@
 
 namespace tandem::plan {
 
+class Pacer;
+
 // Corrections of the alpha-beta model, fitted to measurements with four workers (docs/STUDIES.md).
 // kOneWay: a host that serves rows mostly uses one direction of its link at a time, so its step
 // takes at least the time of this share of the bytes that it sends and receives. kFill: the share
@@ -93,6 +95,8 @@ struct Estimate {
   bool server_link_limits = false;
 };
 
+// `pacer`: of facts with the same step times.
+Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy, Pacer* pacer);
 Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy);
 
 // The model cannot tell two speeds apart whose ratio is smaller than this.
@@ -115,7 +119,8 @@ Facts WithWorkers(const Facts& facts, int workers);
 Facts WithSize(const Facts& facts, double times);
 
 // Estimates all `strategies`; the fastest comes first.
-std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies);
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Strategy>& strategies,
+                                  Pacer* pacer);
 
 }  // namespace tandem::plan
 

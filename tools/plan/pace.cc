@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "base/check.h"
@@ -16,9 +17,7 @@ namespace {
 
 // Least time of a run; avoids a division by zero if nothing takes time.
 constexpr double kMinSeconds = 1e-9;
-constexpr int64_t kMaxSteps = 25'600;  // of all workers together
-constexpr int64_t kMinSteps = 50;      // of each worker, however many workers there are
-constexpr double kMaxTicks = 5e17;     // of a run; sim::Timing ends at 2.3e18
+constexpr double kMaxTicks = 5e17;  // of a run; sim::Timing ends at 2.3e18
 
 // A job that waits as `waits` says: one table on servers, and dense replicas if there are sums.
 job::ResolvedJob JobOf(int workers, const Waits& waits, double ticks_a_second) {
@@ -57,10 +56,19 @@ job::ResolvedJob JobOf(int workers, const Waits& waits, double ticks_a_second) {
 
 }  // namespace
 
+Pacer::Pacer(const Facts& facts) : facts_(facts) {
+  constexpr double kGrain = 1e-3;  // of a mean step; limits the error of a pace
+  double sum = 0, count = 0;
+  for (const std::vector<double>& of : facts.step_seconds) {
+    sum = std::accumulate(of.begin(), of.end(), sum);
+    count += static_cast<double>(of.size());
+  }
+  if (count > 0) grain_ = kGrain * sum / count;
+}
+
 Pacer::Run Pacer::RunJob(const Waits& waits, double rest, double sum_seconds) const {
-  const auto workers = static_cast<int64_t>(facts_.step_seconds.size());
-  const auto drawn = static_cast<int64_t>(facts_.step_seconds[0].size());
-  const int64_t steps = std::min(drawn, std::max(kMinSteps, kMaxSteps / workers));
+  const auto workers = static_cast<int>(facts_.step_seconds.size());
+  const auto steps = static_cast<int64_t>(facts_.step_seconds[0].size());
   double longest = 0;
   for (const std::vector<double>& of : facts_.step_seconds) {
     longest = std::max(longest, *std::max_element(of.begin(), of.end()));
@@ -74,11 +82,9 @@ Pacer::Run Pacer::RunJob(const Waits& waits, double rest, double sum_seconds) co
   options.sum_ticks = std::llround(sum_seconds * unit);
   for (const std::vector<double>& of : facts_.step_seconds) {
     std::vector<sim::Ticks>& ticks = options.step_ticks.emplace_back();
-    for (int64_t k = 0; k < steps; ++k) {
-      ticks.push_back(std::llround((of[static_cast<size_t>(k)] + rest) * unit));
-    }
+    for (const double seconds : of) ticks.push_back(std::llround((seconds + rest) * unit));
   }
-  const job::ResolvedJob plan = JobOf(static_cast<int>(workers), waits, unit);
+  const job::ResolvedJob plan = JobOf(workers, waits, unit);
   const auto timing = sim::Timing::New(plan, options);
   TANDEM_CHECK(timing.ok() && (*timing)->Run().ok());
   Run run;
@@ -93,9 +99,10 @@ Pacer::Run Pacer::RunJob(const Waits& waits, double rest, double sum_seconds) co
 Pace Pacer::Of(const Waits& waits, double rest, double sum_seconds) {
   if (facts_.step_seconds.empty() || facts_.step_seconds[0].empty()) return {};
   // Workers that wait for all others, or for none, take the rest of each step in addition to the
-  // same run without it.
+  // same run without it. With a bound this is nearly true, so rests that differ little share a run.
   const bool adds = !waits.quorum.has_value() && waits.bound.value_or(0) == 0;
-  const double counted = adds ? 0 : rest;
+  double counted = adds ? 0 : rest;
+  if (!waits.quorum.has_value() && grain_ > 0) counted = std::floor(counted / grain_) * grain_;
   Run once;
   Run* run = &once;
   if (!waits.quorum.has_value()) run = &runs_[{waits.bound.value_or(-1), waits.every, counted}];

@@ -33,7 +33,7 @@ struct Pace {
 // The paces of the same workers under several strategies.
 class Pacer {
  public:
-  explicit Pacer(const Facts& facts) : facts_(facts) {}  // `facts` must outlive this
+  explicit Pacer(const Facts& facts);  // `facts` must outlive this
 
   // `rest`: seconds of a step without computing and sums. `sum_seconds`: of one sum. Sums follow
   // one another.
@@ -47,6 +47,7 @@ class Pacer {
   Run RunJob(const Waits& waits, double rest, double sum_seconds) const;
 
   const Facts& facts_;
+  double grain_ = 0;  // runs with a bound are of multiples of this rest
   std::map<std::tuple<int, int, double>, Run> runs_;  // by bound, `every` and rest
 };
 

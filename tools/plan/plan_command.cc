@@ -21,6 +21,7 @@
 #include "tools/plan/advice.h"
 #include "tools/plan/estimate.h"
 #include "tools/plan/measure_facts.h"
+#include "tools/plan/pace.h"
 #include "tools/sim/command/calibration.h"
 
 namespace tandem::plan {
@@ -267,8 +268,10 @@ absl::Status Plan(const PlanFlags& flags) {
       why = std::string(status.message());
     }
   }
-  const std::vector<Estimate> estimates = EstimateAll(facts, may);
-  const Estimate as_it_is = EstimateStrategy(facts, StrategyOf(job, /*colocate_servers=*/false));
+  Pacer pacer(facts);
+  const std::vector<Estimate> estimates = EstimateAll(facts, may, &pacer);
+  const Estimate as_it_is =
+      EstimateStrategy(facts, StrategyOf(job, /*colocate_servers=*/false), &pacer);
   PrintFacts(facts, as_it_is.compute_seconds, job.job.name());
   const bool speed = CheckAgainstRun(live, as_it_is);
   PrintTable(estimates, flags.all, speed);

@@ -378,6 +378,42 @@ TEST(PaceTest, StragglersCostWhatTheyCost) {
   EXPECT_NEAR(relative(permanent, absl::nullopt), 7.25 / 2, 0.05);
 }
 
+// The recurrence of bounded workers: a step begins when the worker's last step and the slowest
+// worker's step before the bound are over.
+double ByRecurrence(const Facts& facts, size_t bound, double rest) {
+  const size_t steps = facts.step_seconds[0].size();
+  std::vector<double> end(facts.step_seconds.size(), 0), slowest;
+  for (size_t k = 0; k < steps; ++k) {
+    const double released = k > bound ? slowest[k - 1 - bound] : 0;
+    for (size_t r = 0; r < end.size(); ++r) {
+      end[r] = std::max(end[r], released) + facts.step_seconds[r][k] + rest;
+    }
+    slowest.push_back(*std::max_element(end.begin(), end.end()));
+  }
+  return static_cast<double>(end.size() * steps) / slowest.back();
+}
+
+// Few steps make a loose bound look slow, so a plan simulates all of them. A run with another rest
+// is reused if the rests differ by little.
+TEST(PaceTest, ALooseBoundOfManyWorkersIsThatOfTheRecurrence) {
+  constexpr int kWorkers = 512, kSteps = 400;
+  Facts facts;
+  facts.workers = kWorkers;
+  Random random(TestSeed());
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    std::vector<double>& steps = facts.step_seconds.emplace_back();
+    for (int k = 0; k < kSteps; ++k) steps.push_back(-std::log(1 - random.NextDouble()));
+  }
+  plan::Pacer pacer(facts);
+  for (const int bound : {4, 32}) {
+    for (const double rest : {0.0, 0.0004, 0.5, 0.5006}) {
+      const double want = ByRecurrence(facts, static_cast<size_t>(bound), rest);
+      EXPECT_NEAR(pacer.Of({bound}, rest).steps_per_second, want, 0.002 * want)
+          << "bound " << bound << ", rest " << rest;
+    }
+  }
+}
+
 // Workers that meet wait for each other then, and for nobody between.
 TEST(PaceTest, SyncRoundsEvenStepsOut) {
   Facts facts;
