@@ -441,7 +441,9 @@ Estimate EstimateStrategy(const Facts& facts, const Strategy& strategy, Pacer* p
   RestOfStep rest = Rest(facts, strategy, traffic);
   const Pace pace = PaceOf(facts, strategy, rest.serial, pacer);
   if (by_quorum) {
-    traffic = TrafficOf(facts, strategy, 1 / pace.sums);
+    // The drawn steps may end before the first sum.
+    const double steps_a_sum = pace.sums > 0 ? 1 / pace.sums : strategy.every;
+    traffic = TrafficOf(facts, strategy, steps_a_sum);
     rest = Rest(facts, strategy, traffic);
   }
   Estimate out;

@@ -446,6 +446,22 @@ TEST(PaceTest, AQuorumOfAllWaitsForAll) {
   }
 }
 
+// The drawn steps end before the first sync round.
+TEST(PaceTest, RoundsThatAreLongerThanTheDrawnStepsCostTheirShare) {
+  Facts facts = DenseOnly(4, 1e6);
+  facts.step_seconds.assign(4, std::vector<double>(10, 1.0));
+  Strategy strategy = Reduced(Dense::RING);
+  strategy.tables = Table::SERVERS;
+  strategy.servers = 1;
+  strategy.bound = absl::nullopt;
+  strategy.every = 1000;
+  const double whole = plan::EstimateStrategy(facts, Reduced(Dense::RING)).bytes_a_sample;
+  strategy.quorum = QuorumOf(Dense::QUORUM_UNSPECIFIED, 2, 4, 0, 4);
+  const plan::Estimate estimate = plan::EstimateStrategy(facts, strategy);
+  EXPECT_DOUBLE_EQ(estimate.bytes_a_sample, whole / 1000);
+  EXPECT_NEAR(estimate.samples_per_second, 4, 1e-3);
+}
+
 // Two workers, of which one takes three times as long.
 TEST(PaceTest, WhoWaitsForWhom) {
   Facts facts;
