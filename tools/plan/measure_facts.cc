@@ -84,6 +84,7 @@ absl::Status CountRows(const job::ResolvedJob& plan, Facts* facts) {
   return absl::OkStatus();
 }
 
+// Frozen tables have their share: workers push their gradients as well, and servers drop them.
 void ShareRows(double push_bytes, Facts* facts) {
   double bytes = 0;  // of one row of each table
   for (const TableFacts& table : facts->tables)

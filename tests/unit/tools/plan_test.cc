@@ -17,6 +17,7 @@
 #include "tools/plan/advice.h"
 #include "tools/plan/estimate.h"
 #include "tools/plan/facts.h"
+#include "tools/plan/measure_facts.h"
 #include "tools/plan/pace.h"
 #include "worker/dense/quorum_leader.h"
 
@@ -892,6 +893,32 @@ TEST(OverridesTest, TheStrategyOfAJobKnowsWhatSyncRoundsKeep) {
   EXPECT_DOUBLE_EQ(memory("synchroniser: EASGD local_steps { sync_every: 8 }"), 2 * 4e6);
   EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 quorum: 2 }"),
                    memory(local + "quorum: 2 }"));
+}
+
+// Workers push gradients of frozen tables as well: 40 rows of 4 floats and 40 of 8, with their ids.
+TEST(MeasureFactsTest, FrozenTablesHaveTheirShareOfAPush) {
+  for (const char* const frozen : {"", "frozen: true"}) {
+    const auto parsed = job::ParseJob(
+        absl::StrCat(
+            "cluster { workers: 2 servers: 1 } data { format: PROGRAM } model { program { "
+            "} } train { batch_size: 8 } dense { optimizer { kind: PROGRAM } } "
+            "table { name: \"a\" dim: 4 field: \"f\" frozen: true optimizer { kind: SGD "
+            "learning_rate: 1 } } "
+            "table { name: \"b\" dim: 8 field: \"g\" optimizer { kind: SGD learning_rate: 1 } ",
+            frozen, " }"),
+        "job.textproto", {});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    const auto job = job::Resolve(*parsed);
+    ASSERT_TRUE(job.ok()) << job.status();
+    plan::Assumed assumed;
+    assumed.compute_seconds = {0.01, 0.01};
+    assumed.dense_parameters = 100;
+    assumed.push_bytes = 40 * (8 + 16) + 40 * (8 + 32);
+    const auto facts = plan::MeasureFacts(*job, assumed);
+    ASSERT_TRUE(facts.ok()) << facts.status();
+    ASSERT_EQ(facts->tables.size(), 2u);
+    for (const plan::TableFacts& table : facts->tables) EXPECT_DOUBLE_EQ(table.rows_a_step, 40);
+  }
 }
 
 // A job that was made for a strategy has this strategy.
