@@ -202,6 +202,15 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
   EXPECT_EQ(no_data.exit_code, 2) << no_data.DebugString();
   EXPECT_THAT(no_data.output, HasSubstr("none.tsv"));
   EXPECT_FALSE(fs::exists(Out()));
+  // A run of one worker does not tell the size of such a model, and the estimate needs it.
+  WriteTextFile(
+      job_.File("study.textproto"),
+      absl::StrCat(kStudy, "set: \"cluster.workers=1\" network { bytes_per_second: 1e7 } ",
+                   "variation { name: \"module\" set: 'model={script {file: \"ranker.pt\"}}' }"));
+  const RunResult no_model = RunProgram(Command({"--check"}));
+  EXPECT_EQ(no_model.exit_code, 2) << no_model.DebugString();
+  EXPECT_THAT(no_model.output, HasSubstr("variation \"module\": model.script: "));
+  EXPECT_FALSE(fs::exists(Out()));
   WriteTextFile(job_.File("study.textproto"),
                 absl::StrCat(kStudy, "simulate { step_seconds: 1000 }"));
   const RunResult slow = RunProgram(Command());

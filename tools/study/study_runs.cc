@@ -524,13 +524,21 @@ std::vector<std::string> ValuesOf(const StudyRuns& plan, Part part, const std::s
   return {value->second};
 }
 
-// Checks that each server has a worker to share a host with, and that no process chooses its
-// address itself.
-absl::Status CheckPlacement(const VariationPlan& variation, const job::ResolvedJob& job) {
+// Checks that each server has a worker to share a host with, that no process chooses its address
+// itself, and that the estimate can know the size of the model.
+absl::Status CheckNetwork(const VariationPlan& variation, const job::ResolvedJob& job) {
   if (job.job.model().has_program()) {
     return InVariation(variation, absl::InvalidArgumentError(
                                       "network: not with a script for a model, which chooses by "
                                       "itself where it listens"));
+  }
+  if (job.job.model().has_script() && job.dense_table < 0 && job.workers() == 1) {
+    return InVariation(
+        variation,
+        absl::InvalidArgumentError(
+            "model.script: `network` estimates each run, and one worker sums no gradient "
+            "that tells the dense parameters of the module; hint: cluster.workers=2, "
+            "dense.synchroniser=SERVERS, or leave `network` out"));
   }
   if (const absl::Status apart = node::CheckHostsApart(job.job); !apart.ok()) {
     return InVariation(variation, apart);
@@ -577,7 +585,7 @@ absl::StatusOr<RunPlan> OneRun(const StudyRuns& plan, const VariationPlan& varia
   if (!plan.script.empty()) run.job_hash = HashCombine(run.job_hash, plan.script_hash);
   run.colocate_servers = variation.colocate_servers;
   if (plan.study.has_network()) {
-    TANDEM_RETURN_IF_ERROR(CheckPlacement(variation, job));
+    TANDEM_RETURN_IF_ERROR(CheckNetwork(variation, job));
     run.job_hash = HashCombine(
         run.job_hash,
         HashName(absl::StrCat(plan.study.network().bytes_per_second(), " ", run.colocate_servers)));
