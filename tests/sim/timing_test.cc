@@ -17,6 +17,8 @@
 #include "tests/sim/straggler_rows.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data/data_fixture.h"
+#include "tools/plan/estimate.h"
+#include "tools/plan/pace.h"
 #include "tools/sim/timing.h"
 
 namespace tandem {
@@ -247,6 +249,23 @@ TEST(TimingTest, SumsByQuorumAreAsOnACluster) {
     EXPECT_EQ(with.updates.size(), without.updates.size()) << dense;
     EXPECT_EQ(with.report.samples_of, without.report.samples_of) << dense;
     EXPECT_NEAR(without.report.seconds / with.report.seconds, 1, 0.02) << dense;
+    // The pace of a plan, with the same steps.
+    const job::ResolvedJob resolved = job.Plan();
+    plan::Facts facts;
+    facts.workers = job.workers;
+    for (int rank = 0; rank < job.workers; ++rank) {
+      const job::StepTimes times = *data::OpenStepTimes(resolved, TestSeed(), rank);
+      std::vector<double>& steps = facts.step_seconds.emplace_back();
+      for (int k = 0; k < kSteps; ++k) steps.push_back(absl::ToDoubleSeconds(times.Of(k)));
+    }
+    const plan::Strategy strategy = plan::StrategyOf(resolved, /*colocate_servers=*/false);
+    ASSERT_TRUE(strategy.quorum.has_value()) << dense;
+    const plan::Pace pace =
+        plan::PaceOf(facts, {strategy.bound, strategy.every, strategy.quorum}, 0);
+    const double simulated = kSteps * job.workers / with.report.seconds;
+    EXPECT_NEAR(pace.steps_per_second, simulated, 0.1 * simulated) << dense;
+    EXPECT_GT(pace.sums, 0) << dense;
+    EXPECT_LT(pace.sums * strategy.every, 1.0001) << dense;
   }
 }
 
