@@ -139,8 +139,8 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
   for (const uint64_t key : keys.subspan(e.rows)) Drop(&range, key);
   const bool more = (h.flags & kFlagMore) != 0;
   // With the last frame of a refresh, the shard has not yet sent any answer of this version
-  // (ShardCore::ServeWaiting). But a drop between refreshes (kFlagMore) may name rows of an answer of this
-  // version that was already sent and arrives only later. So such an answer must not be kept.
+  // (ShardCore::ServeWaiting). But a drop between refreshes (kFlagMore) may name rows of an answer
+  // of this version that was already sent and arrives only later. So do not keep such an answer.
   if (more && frame.entry_count == 2) {
     range.min_pulled = std::max(range.min_pulled, e.version + 1);
   }
