@@ -190,7 +190,7 @@ TEST_F(DoctorTest, LittleLockedMemory) {
     GTEST_SKIP() << "the privilege to lock memory cannot be dropped here";
   }
   EXPECT_EQ(examined.LevelOf("locked memory"), "problem") << examined.text;
-  EXPECT_THAT(examined.text, HasSubstr("the limit is 64 KiB"));
+  EXPECT_THAT(examined.text, HasSubstr("the limit is 65.5 kB"));
 }
 
 TEST_F(DoctorTest, APortThatIsTaken) {
@@ -243,7 +243,7 @@ TEST_F(DoctorTest, AnOutputFolderThatIsAFile) {
 
 TEST_F(DoctorTest, TablesThatExceedMemory) {
   ExpectProblem(Doctor({job_, "--set", "table[0].expected_rows=1000000000000"}), "memory",
-                "TiB needed");
+                "TB needed");
 }
 
 TEST_F(DoctorTest, TooManyProcesses) {
