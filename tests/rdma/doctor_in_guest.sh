@@ -44,7 +44,7 @@ expect 0 'GID [0-9]* '"$host"' on '"$device" 'RDMA endpoint made on' 'transport 
 echo "little locked memory"
 with=(bash -c 'ulimit -l 64; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock "$@"' limited)
 doctor
-expect 1 'problem locked memory .*the limit is 64 KiB'
+expect 1 'problem locked memory .*the limit is 65.5 kB'
 with=()
 
 echo "a small MTU"
