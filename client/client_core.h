@@ -146,8 +146,7 @@ class ClientCore {
   // gradients written.
   uint64_t Push(absl::Time now, const PushInfo& info, PreparedPush* push);
 
-  // Forgets a request; late answers are ignored. A later push of the same step carries the same
-  // versions.
+  // Forgets a request and ignores late answers. A later push of the step has the same versions.
   void Cancel(uint64_t request);
 
   // Takes a frame from a shard: ROWS, ACK, WAITING or REFRESH.
@@ -159,8 +158,7 @@ class ClientCore {
   void OnLost(absl::Time now, EndpointId shard, absl::string_view why);
 
   // Sets a function that Pull and Push call when a frame is in out() and more frames of the same
-  // request follow. A shell that sends the frame at once lets it travel while the next one is
-  // packed.
+  // request follow. A shell that sends the frame at once overlaps its transfer with packing.
   void set_frame_ready(std::function<void()> ready) { frame_ready_ = std::move(ready); }
 
   // Queues for the caller: take what is there and clear them.

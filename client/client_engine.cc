@@ -155,8 +155,7 @@ void ClientEngine::SendReady() {
   core_.out().clear();
 }
 
-// Gives a frame to the transport. A frame that cannot leave counts as lost, and the core sends it
-// again.
+// Gives a frame to the transport. The core resends a frame that cannot leave, as a lost one.
 void ClientEngine::SendNow(Outgoing out) {
   const EndpointId to = out.to;
   const absl::Status sent = peers_.Send(std::move(out));

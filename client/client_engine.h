@@ -91,8 +91,7 @@ class ClientEngine {
   // Ends all calls, present and future, with `why`. The first reason stays.
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns when the call is done or the deadline has passed. The calling thread may drive
-  // meanwhile.
+  // Returns when the call is done, or at the deadline. The calling thread may drive meanwhile.
   void Wait(const ClientCall& call, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ClientCore::Counters counters() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -119,8 +118,7 @@ class ClientEngine {
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Issue(std::shared_ptr<ClientCall> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits until ready() is true; ready() is called with the lock held. Drives when nobody else
-  // does.
+  // Waits until ready() is true, and drives when nobody else does. Calls ready() with the lock.
   template <typename Ready>
   void DriveUntil(Ready ready, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Background() ABSL_LOCKS_EXCLUDED(mutex_);

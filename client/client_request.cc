@@ -68,8 +68,7 @@ Activity ClientRequest::Waiting(absl::Time now) const {
   Activity out;
   out.text = absl::StrCat(push ? "push" : "pull", " of step ", header.step, " since ",
                           absl::ToInt64Seconds(now - started), " s");
-  // Requests are in flight nearly always; one that is answered within a second does not count as
-  // waiting.
+  // Requests are in flight nearly always. Waiting begins after a second without an answer.
   const bool waits = now - started >= absl::Seconds(1);
   for (const Flight& flight : flights) {
     if (flight.answered) continue;

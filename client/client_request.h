@@ -83,8 +83,7 @@ struct ClientRequest {
   }
   // Copies the rows of a slice to `rows`.
   void CopyRows(const Slice& slice, const float* values) const;
-  // Tells the caller where each row is. Requires: all rows have arrived. The rows stay in their
-  // frames.
+  // Tells the caller where each row is, in its frame. Requires: all rows have arrived.
   void PlaceRows();
   // Computes where the row of each key of one input is, given where the rows of each range begin.
   // `first` is the number of keys of the inputs before it. Only for requests in place.

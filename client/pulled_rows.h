@@ -27,8 +27,7 @@ class PulledRows {
   }
 
   // For the code that fills the object, after Clear(). Keep() keeps the memory of rows alive, as
-  // frames arrive. Places() returns at the end the array that says where the row of each of `keys`
-  // is.
+  // frames arrive. Places() returns at the end the array with the place of the row of each key.
   void Keep(const Buffer& values) {
     if (frames_.empty() || frames_.back().data() != values.data()) frames_.push_back(values);
   }
