@@ -245,6 +245,8 @@ uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
   header.samples = info.samples;
   header.clock_gap = info.clock_gap;
   header.in_flight = info.in_flight;
+  header.sample_clock = info.sample_clock;
+  header.positives = info.positives;
   const std::vector<int64_t>* const versions = versions_.Find(info.group, info.step);
   for (Slice& slice : request->slices) {
     if (versions != nullptr) slice.version = (*versions)[request->RangeRead(slice)];

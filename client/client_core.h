@@ -41,6 +41,7 @@
 #include "client/resend_clock.h"
 #include "client/row_cache.h"
 #include "job/job.h"
+#include "policies/policy.h"
 #include "proto/activity.h"
 #include "proto/frame.h"
 #include "proto/outgoing.h"
@@ -131,6 +132,8 @@ class ClientCore {
     int32_t clock_gap = 0;
     int32_t in_flight = 0;
     uint8_t flags = 0;
+    int64_t sample_clock = 0;  // policies::Update
+    uint64_t positives = policies::kUnknownPositives;
   };
   // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, even if
   // it is empty. Each shard gets one frame, or several if the frame would be large. The bytes are

@@ -18,9 +18,9 @@ class Adagrad final : public RowOptimizer {
     std::fill(slots.begin(), slots.end(), settings_.initial_accumulator);
   }
 
-  void Apply(int dim, float scale, int64_t, absl::Span<const float> gradients,
+  void Apply(int dim, float scale, const OptimizerStep& step, absl::Span<const float> gradients,
              absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
-    const float rate = settings_.learning_rate;
+    const float rate = settings_.learning_rate * step.rate;
     const float epsilon = settings_.epsilon;
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
                [=](auto d, float* __restrict w, float* __restrict s, auto gradient) {

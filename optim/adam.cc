@@ -39,14 +39,15 @@ class Adam final : public RowOptimizer {
     std::fill(slots.begin(), slots.end(), 0.0f);
   }
 
-  void Apply(int dim, float scale, int64_t step, absl::Span<const float> gradients,
+  void Apply(int dim, float scale, const OptimizerStep& step, absl::Span<const float> gradients,
              absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
     if (by_table_) {
-      TANDEM_CHECK(step >= 1);
-      const Correction of_step = At(static_cast<double>(step));
-      return Update(dim, scale, gradients, rows, slots, [of_step](float*) { return of_step; });
+      TANDEM_CHECK(step.number >= 1);
+      const Correction of_step = At(static_cast<double>(step.number));
+      return Update(dim, scale, step.rate, gradients, rows, slots,
+                    [of_step](float*) { return of_step; });
     }
-    Update(dim, scale, gradients, rows, slots, [this](float* t) { return At(*t += 1); });
+    Update(dim, scale, step.rate, gradients, rows, slots, [this](float* t) { return At(*t += 1); });
   }
 
  private:
@@ -54,7 +55,7 @@ class Adam final : public RowOptimizer {
 
   // correction_of(slot) gives the factors for a row whose m and v end before `slot`.
   template <typename CorrectionOf>
-  void Update(int dim, float scale, absl::Span<const float> gradients,
+  void Update(int dim, float scale, float rate, absl::Span<const float> gradients,
               absl::Span<float* const> rows, absl::Span<float* const> slots,
               CorrectionOf correction_of) const {
     const float beta1 = static_cast<float>(settings_.beta1);
@@ -65,7 +66,8 @@ class Adam final : public RowOptimizer {
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
                [=](auto d, float* __restrict w, float* __restrict m, auto gradient) {
                  float* __restrict v = m + d;
-                 const Correction c = correction_of(m + 2 * d);
+                 Correction c = correction_of(m + 2 * d);
+                 c.rate *= rate;
                  for (int j = 0; j < d; ++j) {
                    const float g = gradient(j, w[j]);
                    m[j] = beta1 * m[j] + rest1 * g;

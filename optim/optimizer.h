@@ -19,6 +19,15 @@
 
 namespace tandem::optim {
 
+// One step of the optimizer over some rows.
+struct OptimizerStep {
+  // The number of this step of the table, from 1; 0 for dense parameters, which need none. Only
+  // Adam that counts by table reads it.
+  int64_t number = 0;
+  // The factor of the learning rate: that of the schedule, times that of the policy.
+  float rate = 1;
+};
+
 class RowOptimizer {
  public:
   virtual ~RowOptimizer() = default;
@@ -37,10 +46,10 @@ class RowOptimizer {
   // and its gradient at gradients[i*dim .. (i+1)*dim). The rows must be distinct. For each row,
   // `scale` first multiplies the gradient. The gradient is then clipped to clip_norm. Last,
   // weight_decay times the weight is added. A row's new bits depend on that row and the step alone,
-  // not on how many others share the call. `step`: the number of this step of the table, from 1; 0
-  // for dense parameters, which need none. Only Adam that counts by table reads it.
-  virtual void Apply(int dim, float scale, int64_t step, absl::Span<const float> gradients,
-                     absl::Span<float* const> rows, absl::Span<float* const> slots) const = 0;
+  // not on how many others share the call.
+  virtual void Apply(int dim, float scale, const OptimizerStep& step,
+                     absl::Span<const float> gradients, absl::Span<float* const> rows,
+                     absl::Span<float* const> slots) const = 0;
 };
 
 // Constructs the optimizer. INVALID_ARGUMENT names a setting that is out of range. A setting of 0

@@ -19,7 +19,7 @@ class ProgramOptimizer final : public RowOptimizer {
   void InitSlots(int, absl::Span<float> slots) const override {
     std::fill(slots.begin(), slots.end(), 0.0f);
   }
-  void Apply(int, float, int64_t, absl::Span<const float>, absl::Span<float* const>,
+  void Apply(int, float, const OptimizerStep&, absl::Span<const float>, absl::Span<float* const>,
              absl::Span<float* const>) const override {
     TANDEM_CHECK(false);  // programs apply dense gradients; such tables get none
   }

@@ -12,9 +12,9 @@ class Sgd final : public RowOptimizer {
   int slots_per_row(int) const override { return 0; }
   void InitSlots(int, absl::Span<float>) const override {}
 
-  void Apply(int dim, float scale, int64_t, absl::Span<const float> gradients,
+  void Apply(int dim, float scale, const OptimizerStep& step, absl::Span<const float> gradients,
              absl::Span<float* const> rows, absl::Span<float* const> slots) const override {
-    const float rate = settings_.learning_rate;
+    const float rate = settings_.learning_rate * step.rate;
     UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
                [=](auto d, float* __restrict w, float*, auto gradient) {
                  for (int j = 0; j < d; ++j) w[j] -= rate * gradient(j, w[j]);

@@ -103,6 +103,8 @@ struct Front {
 };
 Front FrontOf(const RangeProgress& progress, const Properties& properties);
 
+inline constexpr uint64_t kUnknownPositives = std::numeric_limits<uint64_t>::max();
+
 // The numbers of one worker's update of one range: the gradient sums of a step.
 struct Update {
   int rank = 0;
@@ -118,6 +120,10 @@ struct Update {
   // from. -1: reads are not counted (Properties::counts_reads), or the read was made by another
   // run. A read without rows in this range counts when it arrives.
   int64_t read_number = -1;
+  // The progress of the job at this step, in nominal samples (Schedule in proto/job.proto).
+  int64_t sample_clock = 0;
+  // How many of the samples have label 1; kUnknownPositives: the worker does not know labels.
+  uint64_t positives = kUnknownPositives;
 };
 
 // The view that a policy has of the updates that the range holds. The updates lie in groups, the
@@ -176,6 +182,9 @@ enum class Arrival {
 struct Transform {
   float factor = 1;
   float compensation = 0;
+  // The factor of the learning rate, which Adam feels, unlike `factor`. A fold takes the smallest
+  // one of its updates.
+  float rate = 1;
 };
 
 class UpdatePolicy {

@@ -35,7 +35,9 @@ enum : size_t {
   kOffSamples = 56,
   kOffClockGap = 64,
   kOffInFlight = 68,
-  kOffChecksum = 72,
+  kOffSampleClock = 72,
+  kOffPositives = 80,
+  kOffChecksum = 88,
 };
 static_assert(kOffChecksum + 8 == kFrameHeaderBytes);
 
@@ -74,6 +76,8 @@ void StoreHeader(const FrameHeader& h, int parts, uint32_t count, uint8_t* at) {
   Store<uint64_t>(at + kOffSamples, h.samples);
   Store<int32_t>(at + kOffClockGap, h.clock_gap);
   Store<int32_t>(at + kOffInFlight, h.in_flight);
+  Store<int64_t>(at + kOffSampleClock, h.sample_clock);
+  Store<uint64_t>(at + kOffPositives, h.positives);
 }
 
 bool KnownKind(uint8_t kind) {
@@ -274,6 +278,8 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   h.samples = Load<uint64_t>(at + kOffSamples);
   h.clock_gap = Load<int32_t>(at + kOffClockGap);
   h.in_flight = Load<int32_t>(at + kOffInFlight);
+  h.sample_clock = Load<int64_t>(at + kOffSampleClock);
+  h.positives = Load<uint64_t>(at + kOffPositives);
 
   const uint32_t count = Load<uint32_t>(at + kOffCount);
   parsed.body = part0.subspan(kFrameHeaderBytes);

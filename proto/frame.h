@@ -27,7 +27,7 @@
 namespace tandem {
 
 inline constexpr uint32_t kFrameMagic = 0x4d444e54;  // "TNDM" little-endian
-inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint8_t kFrameVersion = 2;
 inline constexpr int kMaxFrameParts = 4;
 
 // Bounds on values that a peer chooses. A frame beyond them is refused before anything is
@@ -119,8 +119,10 @@ struct FrameHeader {
   // how many rows are requested from each range. REFRESH: the view by which the range came to its
   // shard. SEGMENT: see frame.md.
   uint64_t samples = 0;
-  int32_t clock_gap = 0;  // PUSH: the worker's clock gap when the step started
-  int32_t in_flight = 0;  // PUSH: batches started and not yet applied, this one included
+  int32_t clock_gap = 0;     // PUSH: the worker's clock gap when the step started
+  int32_t in_flight = 0;     // PUSH: batches started and not yet applied, this one included
+  int64_t sample_clock = 0;  // PUSH: the job's progress at the step (policies::Update)
+  uint64_t positives = 0;    // PUSH: samples with label 1; 2^64 - 1: the worker does not know
 
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
@@ -151,8 +153,8 @@ struct Frame {
 };
 
 inline constexpr size_t kFrameHeaderBytes =
-    4 + 1 + 1 + 1 + 1 + 4 + 4 + 8 + 8 + 8 + 8 + 4 + 4 + 8 + 4 + 4 + 8;  // 80
-inline constexpr size_t kSliceEntryBytes = 4 + 4 + 8 + 8 + 2 + 2 + 4;   // 32
+    4 + 1 + 1 + 1 + 1 + 4 + 4 + 8 + 8 + 8 + 8 + 4 + 4 + 8 + 4 + 4 + 8 + 8 + 8;  // 96
+inline constexpr size_t kSliceEntryBytes = 4 + 4 + 8 + 8 + 2 + 2 + 4;           // 32
 
 // A decoded frame. `keys` and `values` refer to the frame's buffers.
 struct ParsedFrame {

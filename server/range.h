@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "job/job.h"
+#include "optim/schedule.h"
 #include "policies/order/update_order.h"
 #include "policies/policy.h"
 #include "server/checkpoint/range_copy.h"
@@ -62,6 +63,7 @@ struct TableStats {
 struct TableContext {
   const job::TablePlan* plan = nullptr;
   const optim::RowOptimizer* optimizer = nullptr;
+  const optim::Schedule* schedule = nullptr;  // of the learning rate; null: constant
   const policies::UpdatePolicy* policy = nullptr;
   int workers = 0;
   int reads = 1;          // reads of each worker whose updates may still be on their way
@@ -108,6 +110,12 @@ struct OptimizerSteps {
 
   // The steps of the present optimizer, the t of Adam that counts by table.
   int64_t taken() const { return stamp - base; }
+
+  // The present step. `schedule`: null if the rate is constant. `rate`: policies::Transform::rate.
+  optim::OptimizerStep At(const optim::Schedule* schedule, int64_t sample_clock, float rate) const {
+    if (schedule != nullptr) rate *= schedule->FactorAt(sample_clock);
+    return {.number = taken(), .rate = rate};
+  }
 
   // Continues the count of a file or of a moved range. Of several files the largest stamp counts.
   void Continue(const RangeImage& image) {
@@ -204,7 +212,7 @@ class Range {
   absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
   absl::Status Named(const absl::Status& status) const;
   void FoldInto(const HeldStep& step);
-  void FoldUnion(const HeldStep& step);
+  optim::OptimizerStep FoldUnion(const HeldStep& step);
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
   void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);

@@ -569,6 +569,8 @@ bool ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
+  update.sample_clock = h.sample_clock;
+  update.positives = h.positives;
   const absl::StatusOr<bool> turn = turns_->MayAdmit(range->ordered(), h, &update);
   if (!turn.ok()) effects->failure = turn.status();
   if (!turn.value_or(false)) return false;

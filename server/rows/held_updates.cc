@@ -13,9 +13,17 @@ void PutNumber(std::string* out, uint64_t value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// The first number of the bytes names their layout.
-constexpr uint64_t kSteps = 0x2646c6568;    // "held", 2
-constexpr uint64_t kBatches = 0x3646c6568;  // "held", 3: in batches, with the number of each read
+// The first number of the bytes names their layout. Earlier versions wrote layouts without the
+// sample clock and the positives of an update.
+constexpr uint64_t kEarlierSteps = 0x2646c6568;    // "held", 2
+constexpr uint64_t kEarlierBatches = 0x3646c6568;  // "held", 3
+constexpr uint64_t kSteps = 0x4646c6568;           // "held", 4
+constexpr uint64_t kBatches = 0x5646c6568;  // "held", 5: in batches, with the number of each read
+
+struct Layout {
+  bool in_batches = false;
+  bool has_clock = true;
+};
 
 constexpr uint64_t kSkipped = uint64_t{1} << 63;  // HeldStep::skipped, in the samples of the step
 
@@ -35,6 +43,8 @@ void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
       PutNumber(out, static_cast<uint64_t>(u.admitted_at));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.clock_gap)));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.in_flight)));
+      PutNumber(out, static_cast<uint64_t>(u.sample_clock));
+      PutNumber(out, u.positives);
       if (in_batches) PutNumber(out, static_cast<uint64_t>(u.read_number));
       PutNumber(out, u.keys.size() / sizeof(uint64_t));
       out->append(reinterpret_cast<const char*>(u.keys.data()), u.keys.size());
@@ -78,7 +88,7 @@ class Cursor {
   size_t at_ = 0;
 };
 
-absl::Status GetUpdate(Cursor& cursor, int dim, bool in_batches, BufferSource& source,
+absl::Status GetUpdate(Cursor& cursor, int dim, const Layout& layout, BufferSource& source,
                        HeldUpdate* u) {
   int64_t rank = 0, gap = 0, in_flight = 0;
   uint64_t keys = 0;
@@ -89,7 +99,11 @@ absl::Status GetUpdate(Cursor& cursor, int dim, bool in_batches, BufferSource& s
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->admitted_at));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&gap));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&in_flight));
-  if (in_batches) TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->read_number));
+  if (layout.has_clock) {
+    TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->sample_clock));
+    TANDEM_RETURN_IF_ERROR(cursor.Number(&u->positives));
+  }
+  if (layout.in_batches) TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->read_number));
   TANDEM_RETURN_IF_ERROR(cursor.Number(&keys));
   if (keys > cursor.left() / sizeof(uint64_t)) {
     return absl::DataLossError(
@@ -102,7 +116,7 @@ absl::Status GetUpdate(Cursor& cursor, int dim, bool in_batches, BufferSource& s
   return cursor.Bytes(keys * static_cast<uint64_t>(dim) * sizeof(float), source, &u->values);
 }
 
-absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& source,
+absl::Status GetSteps(Cursor& cursor, int dim, const Layout& layout, BufferSource& source,
                       HeldQueue* steps) {
   uint64_t count = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&count));
@@ -117,7 +131,7 @@ absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& so
     TANDEM_RETURN_IF_ERROR(cursor.Number(&updates));
     for (uint64_t k = 0; k < updates; ++k) {
       HeldUpdate update;
-      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, in_batches, source, &update));
+      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, layout, source, &update));
       step.updates.push_back(std::move(update));
     }
   }
@@ -141,16 +155,19 @@ absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, 
   if (in_batches != nullptr) *in_batches = false;
   if (bytes.empty()) return absl::OkStatus();
   Cursor cursor(bytes);
-  uint64_t layout = 0;
-  TANDEM_RETURN_IF_ERROR(cursor.Number(&layout));
-  if (layout != kSteps && layout != kBatches) {
-    return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(layout),
+  uint64_t number = 0;
+  TANDEM_RETURN_IF_ERROR(cursor.Number(&number));
+  const bool earlier = number == kEarlierSteps || number == kEarlierBatches;
+  if (!earlier && number != kSteps && number != kBatches) {
+    return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(number),
                                             ", expected ", absl::Hex(kSteps), " or ",
                                             absl::Hex(kBatches)));
   }
-  if (in_batches != nullptr) *in_batches = layout == kBatches;
-  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout == kBatches, source, open));
-  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout == kBatches, source, delayed));
+  const Layout layout = {.in_batches = number == kBatches || number == kEarlierBatches,
+                         .has_clock = !earlier};
+  if (in_batches != nullptr) *in_batches = layout.in_batches;
+  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout, source, open));
+  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout, source, delayed));
   if (cursor.left() != 0) {
     return absl::DataLossError(absl::StrCat("held updates: ", cursor.left(), " bytes too many"));
   }

@@ -177,14 +177,14 @@ size_t RowTable::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) co
 }
 
 void RowTable::ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
-                          const float* gradients, float scale, int64_t step) {
+                          const float* gradients, float scale, const optim::OptimizerStep& step) {
   options_.optimizer->Apply(options_.dim, scale, step,
                             absl::MakeConstSpan(gradients, Floats(options_.dim, weights.size())),
                             weights, slots);
 }
 
 absl::Status RowTable::Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
-                            float scale, int64_t step) {
+                            float scale, const optim::OptimizerStep& step) {
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, keys.size()));
   if (limits_ != nullptr) {
     std::vector<uint32_t> rows(keys.size());
@@ -258,7 +258,8 @@ absl::Status RowTable::RowsForUpdate(absl::Span<const uint64_t> keys,
 }
 
 void RowTable::ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
-                           absl::Span<const float> gradients, float scale, int64_t step) {
+                           absl::Span<const float> gradients, float scale,
+                           const optim::OptimizerStep& step) {
   TANDEM_CHECK(keys.size() == row_numbers.size());
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, row_numbers.size()));
   BeforeChange(keys, row_numbers);

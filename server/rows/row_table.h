@@ -49,7 +49,7 @@ class RowTable : public RowStore {
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent, unless
   // the limits refuse the key. `step`: RowOptimizer::Apply. Requires: keys unique.
   absl::Status Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale,
-                    int64_t step);
+                    const optim::OptimizerStep& step);
 
   // Row numbers of the keys; RowIndex::kNoRow for absent keys.
   void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
@@ -64,7 +64,8 @@ class RowTable : public RowStore {
   // Applies gradients to rows by key and number, except keys with kNoRow. Requires: row numbers
   // valid and distinct.
   void ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
-                   absl::Span<const float> gradients, float scale, int64_t step);
+                   absl::Span<const float> gradients, float scale,
+                   const optim::OptimizerStep& step);
 
   // Sets the weights of each key, and the slots unless `slots` is empty (ASSIGN, files). Creates
   // absent rows. With limits each key is admitted, and has its last update at the present version.
@@ -102,7 +103,7 @@ class RowTable : public RowStore {
   template <bool kLimits>
   size_t PullRows(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
   void ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
-                  const float* gradients, float scale, int64_t step);
+                  const float* gradients, float scale, const optim::OptimizerStep& step);
 
   // With limits.
   absl::Status Admit(size_t i, uint64_t key, uint32_t* row_number);

@@ -80,7 +80,7 @@ class PlainTable {
     for (const auto& [key, gradient] : fold.sums) {
       float* const row = rows_.at(key).data();
       float* const slots = row + dim_;
-      optimizer_->Apply(dim_, factor, steps_, gradient, {&row, 1}, {&slots, 1});
+      optimizer_->Apply(dim_, factor, {.number = steps_}, gradient, {&row, 1}, {&slots, 1});
     }
   }
 

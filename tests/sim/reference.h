@@ -195,8 +195,8 @@ class Reference {
         float* const weights = row->weights.data();
         float* const slots = row->slots.data();
         table.optimizer->Apply(static_cast<int>(sum.size()),
-                               optim::FoldFactor(static_cast<double>(step.samples)), table.steps,
-                               sum, {&weights, 1}, {&slots, 1});
+                               optim::FoldFactor(static_cast<double>(step.samples)),
+                               {.number = table.steps}, sum, {&weights, 1}, {&slots, 1});
       }
     }
   }

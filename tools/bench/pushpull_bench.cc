@@ -285,7 +285,7 @@ class Ours {
   // The shard multiplies the sum once by 1 / samples.
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
-  static constexpr int64_t kStep = 1;
+  static constexpr optim::OptimizerStep kStep = {.number = 1};
 
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }

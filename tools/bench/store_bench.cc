@@ -250,7 +250,7 @@ class SpeedRun {
     if (gather_first) TimeGather();
     absl::Status pushed;
     push_.Time(batch_.keys.size(),
-               [&] { pushed = store_.Push(batch_.keys, gradients_, 0.5f, /*step=*/1); });
+               [&] { pushed = store_.Push(batch_.keys, gradients_, 0.5f, {.number = 1}); });
     if (!gather_first) TimeGather();
     for (const uint32_t row : batch_.rows) plain_.Update(store_, row);
     return pushed;

@@ -114,7 +114,7 @@ absl::Status StreamRun::PushBatch() {
   const auto floats = keys_.size() * static_cast<size_t>(options_.dim);
   const double before = ThreadSeconds();
   TANDEM_RETURN_IF_ERROR(
-      store_.Push(keys_, absl::MakeSpan(gradients_).first(floats), 0.5f, /*step=*/1));
+      store_.Push(keys_, absl::MakeSpan(gradients_).first(floats), 0.5f, {.number = 1}));
   store_.Advance(++version_);
   store_seconds_ += ThreadSeconds() - before;
   updates_ += keys_.size();

@@ -47,7 +47,7 @@ void DenseParameters::Apply(absl::Span<const float> padded_gradient, float facto
   const auto first = static_cast<size_t>(kept_.begin), blocks = static_cast<size_t>(kept_.count);
   all_slots_.clear();
   optimizer_->Apply(
-      job::kDenseBlockFloats, factor, /*step=*/0,
+      job::kDenseBlockFloats, factor, {},
       padded_gradient.subspan(first * job::kDenseBlockFloats, blocks * job::kDenseBlockFloats),
       absl::MakeSpan(value_rows_).subspan(first, blocks), slot_rows_);
 }

@@ -111,12 +111,12 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
       "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, KEY_VALUE, "
-      "ESSP, COSINE_GATE; "
-      "did you mean SSP?");
+      "ESSP, COSINE_GATE, RINGMASTER, RINGLEADER, DELAY_ADAPTIVE; did you mean SSP?");
   // The same field name in another message has other values.
-  EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
-            "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
-            "ROWWISE_ADAGRAD, ADAM, PROGRAM; did you mean ADAM?");
+  EXPECT_EQ(Refusal("dense { optimizer: < kind: SDG > }"),
+            "job.textproto:1:28: \"SDG\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
+            "ROWWISE_ADAGRAD, ADAM, FTRL, AMSGRAD, RMSPROP, LION, PROGRAM, ADAMW, ROWWISE_ADAM, "
+            "MUON; did you mean SGD?");
 }
 
 TEST(JobTextTest, ValuesInAnotherCaseAreNear) {
@@ -227,7 +227,8 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
-            "SYNC_SWITCH, KEY_VALUE, ESSP, COSINE_GATE; did you mean SSP?");
+            "SYNC_SWITCH, KEY_VALUE, ESSP, COSINE_GATE, "
+            "RINGMASTER, RINGLEADER, DELAY_ADAPTIVE; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");

@@ -101,7 +101,7 @@ struct Rows {
       s.push_back(slots[i].data());
     }
     const size_t d = static_cast<size_t>(dim);
-    optimizer.Apply(dim, scale, step, gradients.subspan(first * d, count * d), w, s);
+    optimizer.Apply(dim, scale, {.number = step}, gradients.subspan(first * d, count * d), w, s);
   }
 
   int dim;
@@ -237,7 +237,7 @@ TEST(AdamTest, CorrectionsContinueBeyondTheirTable) {
     std::vector<float> w(4, 0.0f), slots = {0, 0, 0, 0, 1, 1, 1, 1, t}, g(4, 1.0f);
     float* rows[] = {w.data()};
     float* slot_rows[] = {slots.data()};
-    optimizer->Apply(4, 1, /*step=*/0, g, rows, slot_rows);
+    optimizer->Apply(4, 1, {}, g, rows, slot_rows);
     const double c2 = 1 - std::pow(0.999, t + 1.0);
     const double want = -0.05 * 0.1 / std::sqrt((0.999 + 0.001) / c2);
     EXPECT_NEAR(w[0], want, 1e-7) << "t " << t;
@@ -252,7 +252,7 @@ TEST(AdamTest, AnImpossibleStepCountReadsNoMemory) {
     std::vector<float> w(1), slots = {0, 0, t}, g(1, 1.0f);
     float* rows[] = {w.data()};
     float* slot_rows[] = {slots.data()};
-    optimizer->Apply(1, 1, /*step=*/0, g, rows, slot_rows);
+    optimizer->Apply(1, 1, {}, g, rows, slot_rows);
   }
 }
 

@@ -51,6 +51,8 @@ class FrameTest : public ::testing::Test {
     header.samples = 128;
     header.clock_gap = 1;
     header.in_flight = 2;
+    header.sample_clock = 1792;
+    header.positives = 33;
     SliceEntry slice;
     slice.range = 5;
     slice.rows = 2;
@@ -126,6 +128,8 @@ TEST_F(FrameTest, TheWorkedExampleOnThePageDecodes) {
   EXPECT_EQ(parsed->header.kind, FrameKind::kPush);
   EXPECT_EQ(parsed->header.sender, EndpointId::Worker(1));
   EXPECT_EQ(parsed->header.samples, 128u);
+  EXPECT_EQ(parsed->header.sample_clock, 1792);
+  EXPECT_EQ(parsed->header.positives, 33u);
   EXPECT_EQ(parsed->Entry(0).range, 5u);
   EXPECT_EQ(parsed->keys().As<uint64_t>()[0], 100u);
   EXPECT_EQ(parsed->values().As<float>()[3], 0.25f);
@@ -145,6 +149,8 @@ TEST_F(FrameTest, EveryFieldComesBack) {
   header.samples = std::numeric_limits<uint64_t>::max();
   header.clock_gap = -5;
   header.in_flight = 0x12345678;
+  header.sample_clock = -7;
+  header.positives = 0x1020304050607080;
   std::vector<SliceEntry> slices(2);
   slices[0].range = 0xdeadbeef;
   slices[0].rows = 3;
@@ -225,14 +231,14 @@ TEST_F(FrameTest, RefusalsSayTheNumbers) {
   frame.parts = 5;
   EXPECT_TRUE(StrContains(Refusal(frame), "frame of 5 parts, expected 1 to 4")) << Refusal(frame);
   frame = Example();
-  frame.part[0] = frame.part[0].Slice(0, 79);
-  EXPECT_TRUE(StrContains(Refusal(frame), "have 79 bytes, need 80")) << Refusal(frame);
+  frame.part[0] = frame.part[0].Slice(0, 95);
+  EXPECT_TRUE(StrContains(Refusal(frame), "have 95 bytes, need 96")) << Refusal(frame);
   Bytes part0 = ToBytes(Example().part[0]);
   part0[0] = 'X';
   EXPECT_TRUE(StrContains(Refusal(WithPart0(Example(), part0)), "0x4d444e58"));
   part0 = ToBytes(Example().part[0]);
   part0[4] = 9;
-  EXPECT_TRUE(StrContains(Refusal(WithPart0(Example(), part0)), "version 9, this build speaks 1"));
+  EXPECT_TRUE(StrContains(Refusal(WithPart0(Example(), part0)), "version 9, this build speaks 2"));
   frame = Example();
   frame.parts = 2;
   EXPECT_TRUE(StrContains(Refusal(frame), "frame of 2 parts, its header says 3"));

@@ -102,7 +102,7 @@ class Model {
       ModelRow& row = state_.rows.at(keys[i]);
       float* weights[] = {row.weights.data()};
       float* slots[] = {row.slots.data()};
-      options_.optimizer->Apply(kDim, scale, /*step=*/1,
+      options_.optimizer->Apply(kDim, scale, {.number = 1},
                                 absl::MakeConstSpan(gradients).subspan(i * kDim, kDim), weights,
                                 slots);
     }
@@ -301,7 +301,7 @@ class LimitedRun {
     const auto gradients = RandomFloats(keys_.size() * kDim);
     std::vector<uint32_t> numbers(keys_.size());
     TANDEM_CHECK_OK(store_->RowsForUpdate(keys_, {}, absl::MakeSpan(numbers)));
-    store_->ApplyToRows(keys_, numbers, gradients, 0.5f, /*step=*/1);
+    store_->ApplyToRows(keys_, numbers, gradients, 0.5f, {.number = 1});
     const std::vector<bool> there = model_->Update(keys_, gradients, 0.5f);
     std::vector<uint32_t> rows;
     for (size_t i = 0; i < keys_.size(); ++i) {
@@ -313,7 +313,7 @@ class LimitedRun {
   }
   void Push() {
     const auto gradients = RandomFloats(keys_.size() * kDim);
-    TANDEM_CHECK_OK(store_->Push(keys_, gradients, 2, /*step=*/1));
+    TANDEM_CHECK_OK(store_->Push(keys_, gradients, 2, {.number = 1}));
     model_->Update(keys_, gradients, 2);
   }
   void Assign() {
@@ -500,7 +500,7 @@ class LimitedStoreTest : public ::testing::Test {
                                const std::vector<int64_t>& read_at = {}) {
     std::vector<uint32_t> rows(keys.size());
     TANDEM_CHECK_OK(store_->RowsForUpdate(keys, read_at, absl::MakeSpan(rows)));
-    store_->ApplyToRows(keys, rows, std::vector<float>(keys.size() * kDim, 1), 1, /*step=*/1);
+    store_->ApplyToRows(keys, rows, std::vector<float>(keys.size() * kDim, 1), 1, {.number = 1});
     return rows;
   }
   bool Has(uint64_t key) const {

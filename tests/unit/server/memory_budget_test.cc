@@ -182,7 +182,7 @@ TEST(MemoryBudgetTest, CountsWhatTheSystemSays) {
   const std::vector<float> gradients(kBatch * 16, 0.5f);
   for (uint64_t first = 0; first < kRows; first += kBatch) {
     for (uint64_t i = 0; i < kBatch; ++i) keys[i] = Mix64(first + i);
-    TANDEM_CHECK_OK(store.Push(keys, gradients, 1, /*step=*/1));
+    TANDEM_CHECK_OK(store.Push(keys, gradients, 1, {.number = 1}));
     expect_near();
   }
   EXPECT_GT(budget.used(), 256 * kMiB);

@@ -473,7 +473,7 @@ void Fill(server::RowTable& store, uint64_t keys) {
   for (uint64_t i = 0; i < keys; ++i) some[i] = i * 977;
   std::vector<float> gradients(keys * 4);
   for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i % 13) - 6;
-  TANDEM_CHECK_OK(store.Push(some, gradients, 1, /*step=*/1));
+  TANDEM_CHECK_OK(store.Push(some, gradients, 1, {.number = 1}));
 }
 
 server::RangeImage ImageOf(const server::RowTable& store, uint64_t begin = 0, uint64_t end = 0) {

@@ -72,7 +72,7 @@ class ModelStore {
     Row& row = Create(key);
     float* weights[] = {row.weights.data()};
     float* slots[] = {row.slots.data()};
-    options_.optimizer->Apply(options_.dim, scale, /*step=*/1, gradient, weights, slots);
+    options_.optimizer->Apply(options_.dim, scale, {.number = 1}, gradient, weights, slots);
   }
   const std::unordered_map<uint64_t, Row>& rows() const { return rows_; }
 
@@ -160,7 +160,7 @@ class ModelRun {
   void Push() {
     MakeUnique();
     const auto gradients = RandomFloats(keys_.size() * dim_);
-    TANDEM_CHECK_OK(store_.Push(keys_, gradients, 0.5f, /*step=*/1));
+    TANDEM_CHECK_OK(store_.Push(keys_, gradients, 0.5f, {.number = 1}));
     for (size_t i = 0; i < keys_.size(); ++i) {
       model_.Push(keys_[i], Part(gradients, i, dim_), 0.5f);
     }
@@ -170,7 +170,7 @@ class ModelRun {
     const auto gradients = RandomFloats(keys_.size() * dim_);
     std::vector<uint32_t> numbers(keys_.size());
     TANDEM_CHECK_OK(store_.FindOrCreate(keys_, absl::MakeSpan(numbers)));
-    store_.ApplyToRows(keys_, numbers, gradients, 2, /*step=*/1);
+    store_.ApplyToRows(keys_, numbers, gradients, 2, {.number = 1});
     for (size_t i = 0; i < keys_.size(); ++i) model_.Push(keys_[i], Part(gradients, i, dim_), 2);
   }
   void Assign() {
@@ -296,7 +296,7 @@ TEST(RowTableTest, AnAbsentRowIsCreatedByItsFirstUpdate) {
   EXPECT_EQ(read.size(), 0);
   const std::vector<float> gradients(first.size(), 0.25f);
   for (server::RowTable* const store : {&read, &unread}) {
-    TANDEM_CHECK_OK(store->Push(keys, gradients, 1, /*step=*/1));
+    TANDEM_CHECK_OK(store->Push(keys, gradients, 1, {.number = 1}));
     EXPECT_EQ(store->size(), 100);
   }
   read.Pull(keys, absl::MakeSpan(out));
@@ -309,8 +309,8 @@ TEST(RowTableTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
   server::RowTable store(MakeOptions(optimizer.get(), 16));
   store.Pull({}, {});
-  TANDEM_CHECK_OK(store.Push({}, {}, 1, /*step=*/1));
-  store.ApplyToRows({}, {}, {}, 1, /*step=*/1);
+  TANDEM_CHECK_OK(store.Push({}, {}, 1, {.number = 1}));
+  store.ApplyToRows({}, {}, {}, 1, {.number = 1});
   EXPECT_EQ(store.size(), 0);
   EXPECT_TRUE(SortedKeys(store).empty());
   std::vector<float> out(16), want(16);
@@ -379,7 +379,7 @@ TEST(RowTableTest, WithoutMemoryForARowTheCallFails) {
     ASSERT_LT(first, 2000u);
     rows = store.size();
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(first + i);
-    status = store.Push(keys, gradients, 1, /*step=*/1);
+    status = store.Push(keys, gradients, 1, {.number = 1});
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_GE(rows, 200);
@@ -387,7 +387,8 @@ TEST(RowTableTest, WithoutMemoryForARowTheCallFails) {
   EXPECT_LE(arena.resident(), size_t{100} << 10);
   // Calls without new rows succeed, and those with new rows fail again.
   store.Pull({&known, 1}, absl::MakeSpan(was));
-  TANDEM_CHECK_OK(store.Push({&known, 1}, absl::MakeConstSpan(gradients).first(16), 1, /*step=*/1));
+  TANDEM_CHECK_OK(
+      store.Push({&known, 1}, absl::MakeConstSpan(gradients).first(16), 1, {.number = 1}));
   store.Pull({&known, 1}, absl::MakeSpan(out).first(16));
   EXPECT_LT(out[0], was[0]);
   const int64_t size = store.size();
@@ -462,9 +463,9 @@ TEST(RowTableTest, SteadyStateAllocatesNothing) {
   for (int i = 0; i < 10; ++i) {
     store.Pull(keys, absl::MakeSpan(values));
     store.Find(keys, absl::MakeSpan(numbers));
-    TANDEM_CHECK_OK(store.Push(keys, values, 0.5f, /*step=*/1));
+    TANDEM_CHECK_OK(store.Push(keys, values, 0.5f, {.number = 1}));
     TANDEM_CHECK_OK(store.FindOrCreate(keys, absl::MakeSpan(numbers)));
-    store.ApplyToRows(keys, numbers, values, 0.5f, /*step=*/1);
+    store.ApplyToRows(keys, numbers, values, 0.5f, {.number = 1});
     TANDEM_CHECK_OK(store.Assign(keys, values, {}));
   }
   EXPECT_EQ(allocations.load(), before);
