@@ -15,6 +15,7 @@
 #include "job/refuse.h"
 #include "job/row_rules_check.h"
 #include "job/row_shape.h"
+#include "job/schedule_check.h"
 #include "job/step_time_check.h"
 #include "job/user_module.h"
 #include "policies/kinds.h"
@@ -250,6 +251,7 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
     return Refuse(path + ".ids_per_field", "only for data.format PROGRAM");
   }
   TANDEM_RETURN_IF_ERROR(CheckOptimizer(path + ".optimizer", table.optimizer()));
+  TANDEM_RETURN_IF_ERROR(CheckSchedule(path + ".optimizer", table.optimizer(), job));
   TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
   return CheckTableSynchroniser(path, table, job);
 }
@@ -607,6 +609,13 @@ absl::Status CheckDense(const Job& job) {
         Optimizer::StepCount_Name(dense.optimizer().step_count()), " } }, which inherits the rest");
   }
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
+  TANDEM_RETURN_IF_ERROR(CheckSchedule("dense.optimizer", dense.optimizer(), job));
+  if (dense.optimizer().has_schedule() && dense.quorum() > Dense::ALL) {
+    return Refuse("dense.optimizer.schedule", "not with quorum ",
+                  Dense::Quorum_Name(dense.quorum()),
+                  ": a sum of gradients of several steps has no place in the schedule; give the "
+                  "tables schedules of their own, or drop the quorum");
+  }
   if (job.staleness().record_order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
   if (dense.device() == Dense::CUDA && job.reproducible()) {
     return Refuse("dense.device",

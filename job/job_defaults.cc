@@ -4,6 +4,7 @@
 #include "job/job.h"
 #include "job/job_check.h"
 #include "job/row_shape.h"
+#include "job/schedule_check.h"
 #include "job/silence_times.h"
 
 namespace tandem::job {
@@ -221,6 +222,7 @@ void FillJobDefaults(Job* job) {
   for (Table& table : *job->mutable_table()) FillGba(workers, table.mutable_policy());
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_inflight_pushes, 4);
+  FillSchedules(job);
   if (job->train().evaluate_only()) job->mutable_train()->clear_keep_best();  // no model is kept
   if (job->train().has_keep_best()) {
     KeepBest* const keep = job->mutable_train()->mutable_keep_best();

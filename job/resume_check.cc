@@ -36,11 +36,13 @@ Job WhatMustStay(Job job) {
   job.mutable_dense()->clear_algorithm_rules();
   job.mutable_dense()->clear_calibration();
   job.mutable_dense()->mutable_optimizer()->clear_learning_rate();
+  job.mutable_dense()->mutable_optimizer()->clear_schedule();
   // The path of the file may change. The worker compares the contents with those that the run began
   // with.
   if (job.model().has_script()) job.mutable_model()->mutable_script()->clear_file();
   for (Table& table : *job.mutable_table()) {
     table.mutable_optimizer()->clear_learning_rate();
+    table.mutable_optimizer()->clear_schedule();
     table.clear_expected_rows();
     table.clear_placement();
     table.clear_admission();

@@ -349,8 +349,8 @@ void Range::Apply(const HeldUpdate& update, const policies::Transform& transform
   if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
     Created(PushRows(update, Transformed(update, 1.0f, transform.compensation), scale,
-                     steps_.At(table_->schedule, update.sample_clock, transform.rate), &pull_times_,
-                     &store_, scratch_),
+                     steps_.At(table_->schedule.get(), update.sample_clock, transform.rate),
+                     &pull_times_, &store_, scratch_),
             *this, table_);
   }
   if (subscriptions_ != nullptr) {
@@ -429,8 +429,8 @@ void Range::FoldInto(const HeldStep& step) {
     const policies::Transform transform = order_.TransformOf(only, step.View());
     if (transform.factor == 0.0f) return;
     Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
-                     steps_.At(table_->schedule, only.sample_clock, transform.rate), &pull_times_,
-                     &store_, scratch_),
+                     steps_.At(table_->schedule.get(), step.sample_clock, transform.rate),
+                     &pull_times_, &store_, scratch_),
             *this, table_);
     return;
   }
@@ -494,7 +494,7 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
 // Adds up the contributions to each key in the order of the updates, starting from a copy of the
 // first one. The updates of a step are in rank order, which gives the same bits in every run. Keys
 // are in the order in which they first occur, which is the order in which rows are created. The
-// rate of the fold is the one at its largest sample clock, times the smallest one of the policy.
+// rate of the fold is that of the step's sample clock, times the smallest one of the policy.
 optim::OptimizerStep Range::FoldUnion(const HeldStep& step) {
   FoldScratch& s = *scratch_;
   size_t total = 0;
@@ -505,18 +505,16 @@ optim::OptimizerStep Range::FoldUnion(const HeldStep& step) {
   const size_t dim = static_cast<size_t>(store_.dim());
   s.sums.resize(total * dim);
   const policies::Group group = step.View();
-  int64_t sample_clock = 0;  // the largest one
   float rate = std::numeric_limits<float>::infinity();
   for (const HeldUpdate& u : step.updates) {
     const policies::Transform transform = order_.TransformOf(u, group);
     if (transform.factor == 0.0f) continue;
-    sample_clock = std::max(sample_clock, u.sample_clock);
     rate = std::min(rate, transform.rate);
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
     AddToUnion(u, values, dim, store_.limited(), scratch_);
   }
   s.sums.resize(s.union_keys.size() * dim);
-  return steps_.At(table_->schedule, sample_clock, std::isfinite(rate) ? rate : 1);
+  return steps_.At(table_->schedule.get(), step.sample_clock, std::isfinite(rate) ? rate : 1);
 }
 
 // Counts the update and measures its staleness. Call it before the update is applied.

@@ -63,7 +63,7 @@ struct TableStats {
 struct TableContext {
   const job::TablePlan* plan = nullptr;
   const optim::RowOptimizer* optimizer = nullptr;
-  const optim::Schedule* schedule = nullptr;  // of the learning rate; null: constant
+  std::unique_ptr<const optim::Schedule> schedule;  // of the learning rate; null: constant
   const policies::UpdatePolicy* policy = nullptr;
   int workers = 0;
   int reads = 1;          // reads of each worker whose updates may still be on their way

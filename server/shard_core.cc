@@ -91,6 +91,7 @@ absl::Status ShardCore::Init() {
     auto context = std::make_unique<TableContext>();
     context->plan = &table;
     context->optimizer = optimizers_.back().get();
+    TANDEM_ASSIGN_OR_RETURN(context->schedule, optim::Schedule::New(table.optimizer.schedule()));
     context->policy = policies_[table.group].get();
     context->workers = plan_.workers();
     context->reads =

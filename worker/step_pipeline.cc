@@ -234,6 +234,7 @@ void StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   order_.Start();
   slot.loss_sum = slot.interval_auc = 0;
   slot.skipped = false;
+  slot.sample_clock = context_.SampleClock();
   slot.computed = slot.slept = slot.joined = absl::ZeroDuration();
   slot.last = order_.last();
   if (slot.batch.samples == 0) {
@@ -293,6 +294,7 @@ void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
     info.group = group.id;
     info.first_step = info.step = context_.step();
     info.samples = static_cast<uint64_t>(slot->samples());
+    info.sample_clock = slot->sample_clock;
     info.clock_gap = static_cast<int32_t>(order_.clock_gap());
     info.in_flight = static_cast<int32_t>(in_flight);
     uint64_t sent = 0;

@@ -87,6 +87,11 @@ struct TrainerContext {
   int64_t ended_at = 0;
 
   int64_t step() const { return order.step(); }  // the current step
+  // The progress of the job at the current step, in nominal samples (Schedule in proto/job.proto).
+  // Steps that only closed an epoch do not count.
+  int64_t SampleClock() const {
+    return (step() - closing_steps) * plan.job.train().batch_size() * plan.workers();
+  }
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   void SendDone(EndpointId to, uint64_t command, const absl::Status& status = absl::OkStatus());

@@ -28,6 +28,7 @@ namespace tandem::worker {
 struct StepSlot {
   int64_t step = -1;
   int64_t epoch = 0;
+  int64_t sample_clock = 0;  // the job's progress when the step starts (policies::Update)
   data::Batch batch;
   // Where reading continues after the batch; empty: the reader does not know.
   absl::optional<ReadPlace> place;

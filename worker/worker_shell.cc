@@ -326,7 +326,7 @@ class Worker {
   }
 
   static DenseReduction::Step StepOf(const StepSlot& slot) {
-    return {slot.step, slot.samples(), slot.last, slot.skipped};
+    return {slot.step, slot.samples(), slot.last, slot.skipped, slot.sample_clock};
   }
 
   absl::Status Compute(StepSlot* slot) {

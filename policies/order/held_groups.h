@@ -25,6 +25,7 @@ template <typename U>
 struct HeldGroup {
   int64_t step = 0;           // the step, or the number of the tick that will close the group
   uint64_t samples = 0;       // sum of n over all updates, with and without rows
+  int64_t sample_clock = 0;   // the largest one of all updates with samples, with and without rows
   int64_t contributions = 0;  // updates that had samples; with batches also skipped ones
   bool skipped = false;       // a worker skipped its batch of this step
   std::vector<U> updates;
@@ -68,6 +69,7 @@ class HeldGroups {
     HeldGroup<U>& group = (*this)[size_++];
     group.step = 0;
     group.samples = 0;
+    group.sample_clock = 0;
     group.contributions = 0;
     group.skipped = false;
     return group;

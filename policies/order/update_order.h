@@ -223,6 +223,7 @@ class UpdateOrder final : public OrderState {
       HeldGroup<U>& group = first || i >= steps ? delayed_.Add() : delayed_[i];
       group.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
       group.samples = saved[i].samples;
+      group.sample_clock = saved[i].sample_clock;
       for (const U& update : saved[i].updates) {
         U part = cut(update);
         if (!part.has_rows()) continue;
@@ -311,6 +312,7 @@ class UpdateOrder final : public OrderState {
     }
     HeldGroup<U>& group = open_[static_cast<size_t>(index)];
     group.samples += update.samples;
+    if (update.samples > 0) group.sample_clock = std::max(group.sample_clock, update.sample_clock);
     group.skipped |= update.skipped;
     if (update.samples > 0 || (update.skipped && properties_.batch > 0)) ++group.contributions;
     if (sink->Keeps(update)) group.updates.push_back(std::move(update));
@@ -381,6 +383,7 @@ class UpdateOrder final : public OrderState {
       HeldGroup<U>& group = resumed_ ? (*groups)[i] : groups->Add();
       group.step = saved[i].step;
       group.samples = saved[i].samples;
+      group.sample_clock = saved[i].sample_clock;
       group.skipped = saved[i].skipped;
       group.contributions = saved[i].contributions;
       for (const U& update : saved[i].updates) {

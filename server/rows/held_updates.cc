@@ -14,7 +14,7 @@ void PutNumber(std::string* out, uint64_t value) {
 }
 
 // The first number of the bytes names their layout. Earlier versions wrote layouts without the
-// sample clock and the positives of an update.
+// sample clock of a step and the positives of an update.
 constexpr uint64_t kEarlierSteps = 0x2646c6568;    // "held", 2
 constexpr uint64_t kEarlierBatches = 0x3646c6568;  // "held", 3
 constexpr uint64_t kSteps = 0x4646c6568;           // "held", 4
@@ -33,6 +33,7 @@ void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
     const HeldStep& step = steps[i];
     PutNumber(out, static_cast<uint64_t>(step.step));
     PutNumber(out, step.samples | (step.skipped ? kSkipped : 0));
+    PutNumber(out, static_cast<uint64_t>(step.sample_clock));
     PutNumber(out, static_cast<uint64_t>(step.contributions));
     PutNumber(out, step.updates.size());
     for (const HeldUpdate& u : step.updates) {
@@ -43,7 +44,6 @@ void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
       PutNumber(out, static_cast<uint64_t>(u.admitted_at));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.clock_gap)));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.in_flight)));
-      PutNumber(out, static_cast<uint64_t>(u.sample_clock));
       PutNumber(out, u.positives);
       if (in_batches) PutNumber(out, static_cast<uint64_t>(u.read_number));
       PutNumber(out, u.keys.size() / sizeof(uint64_t));
@@ -100,7 +100,6 @@ absl::Status GetUpdate(Cursor& cursor, int dim, const Layout& layout, BufferSour
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&gap));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&in_flight));
   if (layout.has_clock) {
-    TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->sample_clock));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&u->positives));
   }
   if (layout.in_batches) TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->read_number));
@@ -127,6 +126,7 @@ absl::Status GetSteps(Cursor& cursor, int dim, const Layout& layout, BufferSourc
     TANDEM_RETURN_IF_ERROR(cursor.Number(&step.samples));
     step.skipped = (step.samples & kSkipped) != 0;
     step.samples &= ~kSkipped;
+    if (layout.has_clock) TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.sample_clock));
     TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.contributions));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&updates));
     for (uint64_t k = 0; k < updates; ++k) {

@@ -101,8 +101,10 @@ TEST_F(BitwiseTest, AFrozenTableIsTheSameAtEachPlace) {
 // Two workers, and the other optimizers, with decay and clipping.
 TEST_F(BitwiseTest, AdamAndMomentumRows) {
   ExpectPlainBits({"cluster.workers=2", "table[0].optimizer={kind: ADAM learning_rate: 0.01}",
-                   "table[1].optimizer={kind: MOMENTUM learning_rate: 0.1 clip_norm: 0.01}",
-                   "dense.optimizer={kind: ADAGRAD learning_rate: 0.01 weight_decay: 0.001}"},
+                   "table[1].optimizer={kind: MOMENTUM learning_rate: 0.1 clip_norm: 0.01 "
+                   "schedule {kind: INVERSE_SQRT warmup_samples: 400 warmup_factor: 0.1}}",
+                   "dense.optimizer={kind: ADAGRAD learning_rate: 0.01 weight_decay: 0.001 "
+                   "schedule {kind: COSINE total_samples: 20000}}"},
                   {{"cluster.servers=1"},
                    {kOnServers, "cluster.servers=2"},
                    {kNoServers, kSharded0, kSharded1},
@@ -112,7 +114,8 @@ TEST_F(BitwiseTest, AdamAndMomentumRows) {
 // A fixed delay is a queue of folded steps, applied in order at the end: of the tables and of the
 // dense part on servers ...
 TEST_F(BitwiseTest, FixedDelayIsAQueue) {
-  ExpectPlainBits({kOnServers, "policy={kind: FIXED_DELAY delay: 3}"},
+  ExpectPlainBits({kOnServers, "policy={kind: FIXED_DELAY delay: 3}",
+                   "dense.optimizer.schedule={kind: STEP every_samples: 1000 factor: 0.7}"},
                   {{"cluster.servers=1", "cluster.shards_per_server=2"}, {"cluster.servers=4"}});
 }
 

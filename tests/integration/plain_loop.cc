@@ -19,6 +19,7 @@
 #include "optim/fold.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "tests/rows_in.h"
 
 namespace tandem {
@@ -30,6 +31,7 @@ using Gradients = std::unordered_map<uint64_t, std::vector<float>>;
 struct Fold {
   Gradients sums;
   int64_t samples = 0;
+  int64_t sample_clock = 0;
 
   void Add(uint64_t key, absl::Span<const float> gradient) {
     const auto [it, first] = sums.try_emplace(key, gradient.begin(), gradient.end());
@@ -40,8 +42,11 @@ struct Fold {
 // One table: rows of weights followed by slots, and the queue of a fixed delay.
 class PlainTable {
  public:
-  PlainTable(int dim, std::unique_ptr<optim::RowOptimizer> optimizer, int64_t delay)
-      : dim_(dim), optimizer_(std::move(optimizer)), delay_(delay) {}
+  static absl::StatusOr<PlainTable> New(int dim, const Optimizer& config, int64_t delay) {
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(config));
+    TANDEM_ASSIGN_OR_RETURN(auto schedule, optim::Schedule::New(config.schedule()));
+    return PlainTable(dim, std::move(optimizer), std::move(schedule), delay);
+  }
 
   int dim() const { return dim_; }
   const std::unordered_map<uint64_t, std::vector<float>>& rows() const { return rows_; }
@@ -71,22 +76,32 @@ class PlainTable {
   }
 
  private:
+  PlainTable(int dim, std::unique_ptr<optim::RowOptimizer> optimizer,
+             std::unique_ptr<optim::Schedule> schedule, int64_t delay)
+      : dim_(dim),
+        optimizer_(std::move(optimizer)),
+        schedule_(std::move(schedule)),
+        delay_(delay) {}
+
   void ApplyOldest() {
     const Fold fold = std::move(queue_.front());
     queue_.pop_front();
     if (fold.samples == 0) return;
     ++steps_;
     const float factor = optim::FoldFactor(static_cast<double>(fold.samples));
+    optim::OptimizerStep step = {.number = steps_};
+    if (schedule_ != nullptr) step.rate = schedule_->FactorAt(fold.sample_clock);
     for (const auto& [key, gradient] : fold.sums) {
       float* const row = rows_.at(key).data();
       float* const slots = row + dim_;
-      optimizer_->Apply(dim_, factor, {.number = steps_}, gradient, {&row, 1}, {&slots, 1});
+      optimizer_->Apply(dim_, factor, step, gradient, {&row, 1}, {&slots, 1});
     }
   }
 
-  const int dim_;
-  const std::unique_ptr<optim::RowOptimizer> optimizer_;
-  const int64_t delay_;
+  int dim_;
+  std::unique_ptr<optim::RowOptimizer> optimizer_;
+  std::unique_ptr<optim::Schedule> schedule_;
+  int64_t delay_;
   std::unordered_map<uint64_t, std::vector<float>> rows_;
   std::deque<Fold> queue_;
   int64_t steps_ = 0;  // of the optimizer
@@ -197,7 +212,7 @@ class PlainLoop {
       int64_t samples = -1;
       while (samples != 0) {  // a step without any sample ends the epoch, and is a step
         if (trained >= limit) has_data_.assign(sources_.size(), false);
-        TANDEM_ASSIGN_OR_RETURN(samples, Step());
+        TANDEM_ASSIGN_OR_RETURN(samples, Step(trained));
         ++result_.steps;
         trained += samples > 0 ? 1 : 0;
         result_.samples += samples;
@@ -223,8 +238,9 @@ class PlainLoop {
       if (table.dense) continue;  // comes last, below
       inputs.tables.push_back(
           {table.name, static_cast<int>(shape.table_fields[t].size()), table.dim});
-      TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(table.optimizer));
-      tables_.emplace_back(table.dim, std::move(optimizer), Delay(table.group));
+      TANDEM_ASSIGN_OR_RETURN(PlainTable made,
+                              PlainTable::New(table.dim, table.optimizer, Delay(table.group)));
+      tables_.push_back(std::move(made));
     }
     TANDEM_ASSIGN_OR_RETURN(model_,
                             models::NewDenseModel(plan_.job.model(), inputs, /*threads=*/1));
@@ -237,11 +253,12 @@ class PlainLoop {
 
   // The last table: blocks of the dense parameters, the last one padded with zeros.
   absl::Status OpenDense() {
-    TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(plan_.job.dense().optimizer()));
     const int64_t delay = plan_.dense_table < 0
                               ? 0
                               : Delay(plan_.tables[static_cast<size_t>(plan_.dense_table)].group);
-    tables_.emplace_back(job::kDenseBlockFloats, std::move(optimizer), delay);
+    TANDEM_ASSIGN_OR_RETURN(PlainTable made, PlainTable::New(job::kDenseBlockFloats,
+                                                             plan_.job.dense().optimizer(), delay));
+    tables_.push_back(std::move(made));
     blocks_ = static_cast<uint64_t>((model_->parameter_count() + job::kDenseBlockFloats - 1) /
                                     job::kDenseBlockFloats);
     initial_values_.resize(blocks_ * job::kDenseBlockFloats);
@@ -249,8 +266,9 @@ class PlainLoop {
     return absl::OkStatus();
   }
 
-  // One step of all workers, each reading what the step before has left. Returns the sum of n.
-  absl::StatusOr<int64_t> Step() {
+  // One step of all workers, each reading what the step before has left. `trained`: earlier steps
+  // with samples. Returns the sum of n.
+  absl::StatusOr<int64_t> Step(int64_t trained) {
     std::vector<Fold> folds(tables_.size());
     std::vector<std::vector<float>> dense(sources_.size());  // gradients, by rank
     const std::vector<float> parameters = DenseParametersNow();
@@ -270,6 +288,7 @@ class PlainLoop {
     if (samples > 0 && without_data > 0) ++result_.uneven_steps;
     for (size_t t = 0; t < tables_.size(); ++t) {
       folds[t].samples = samples;
+      folds[t].sample_clock = trained * plan_.job.train().batch_size() * plan_.workers();
       tables_[t].Close(std::move(folds[t]));
     }
     return samples;

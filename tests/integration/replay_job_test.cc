@@ -28,10 +28,13 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const Settings kRecorded = {
-    "reproducible=false",     "staleness.record_order=true",
-    "train.epochs=2",         "dense.synchroniser=SERVERS",
-    "train.prefetch_steps=1", "table[1].optimizer={kind: ADAM learning_rate: 0.01}"};
+const Settings kRecorded = {"reproducible=false",
+                            "staleness.record_order=true",
+                            "train.epochs=2",
+                            "dense.synchroniser=SERVERS",
+                            "train.prefetch_steps=1",
+                            "table[1].optimizer={kind: ADAM learning_rate: 0.01 schedule {kind: "
+                            "COSINE restart_samples: 900 end_factor: 0.1}}"};
 
 const char kByRow[] = "table[1].optimizer.step_count=ROW";
 

@@ -159,13 +159,17 @@ class ResumeTest : public ::testing::Test {
 std::unique_ptr<SmallJob> ResumeTest::job_;
 
 // ADAM of a table counts the steps of its ranges, which a resumed run may cut anew.
-const char kAdam0[] = "table[0].optimizer={kind: ADAM learning_rate: 0.01}";
+const char kAdam0[] =
+    "table[0].optimizer={kind: ADAM learning_rate: 0.01 schedule {kind: COSINE warmup_samples: 300 "
+    "restart_samples: 1500 restart_growth: 1.3 end_factor: 0.1}}";
 const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS",
                            kAdam0};
 // Checkpoints come between sync rounds: replicas differ, and so do their optimizers' slots.
 const Settings kOuter = {"dense.synchroniser=LOCAL_SGD",
                          "dense.local_steps={sync_every: 7 warmup_steps: 30 outer_learning_rate: "
-                         "0.7 outer_momentum: 0.9}"};
+                         "0.7 outer_momentum: 0.9}",
+                         "dense.optimizer.schedule={kind: EXPONENTIAL every_samples: 2000 "
+                         "factor: 0.5}"};
 const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={sync_every: 7}"};
 
 // Shuffled rows are read again. Without, the reader continues in the middle of the file.

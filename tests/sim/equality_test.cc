@@ -55,9 +55,14 @@ SimJob Base(const std::string& optimizer) {
 }
 
 const char* const kOptimizers[] = {
-    "kind: SGD learning_rate: 0.1",     "kind: MOMENTUM learning_rate: 0.05",
-    "kind: ADAGRAD learning_rate: 0.1", "kind: ROWWISE_ADAGRAD learning_rate: 0.1",
+    "kind: SGD learning_rate: 0.1",
+    "kind: MOMENTUM learning_rate: 0.05",
+    "kind: ADAGRAD learning_rate: 0.1",
+    "kind: ROWWISE_ADAGRAD learning_rate: 0.1",
     "kind: ADAM learning_rate: 0.02",
+    "kind: ADAGRAD learning_rate: 0.1 schedule { kind: COSINE warmup_samples: 30 warmup_factor: "
+    "0.2 "
+    "restart_samples: 50 restart_growth: 1.5 end_factor: 0.1 }",
 };
 
 TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {

@@ -17,6 +17,7 @@
 #include "job/job.h"
 #include "optim/fold.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "tests/sim/proof/toy_model.h"
 
 namespace tandem {
@@ -85,12 +86,19 @@ class Reference {
   };
   struct Gradients {  // of one closed step: by key, in rank order
     int64_t samples = 0;
+    int64_t sample_clock = 0;
     std::map<uint64_t, std::vector<std::vector<float>>> of_key;
   };
   struct TableState {
     TableState(const Optimizer& config, int64_t its_delay)
-        : optimizer(*optim::NewRowOptimizer(config)), delay(its_delay) {}
+        : optimizer(*optim::NewRowOptimizer(config)),
+          schedule(*optim::Schedule::New(config.schedule())),
+          delay(its_delay) {}
+    float RateAt(int64_t sample_clock) const {
+      return schedule == nullptr ? 1.0f : schedule->FactorAt(sample_clock);
+    }
     std::unique_ptr<optim::RowOptimizer> optimizer;
+    std::unique_ptr<optim::Schedule> schedule;
     int64_t delay;
     int64_t steps = 0;  // of the optimizer
     std::unordered_map<uint64_t, RowState> rows;
@@ -146,8 +154,11 @@ class Reference {
   void Step(int64_t epoch, int64_t index, int64_t step) {
     const int64_t sum = model_.SumOfSamples(epoch, index);
     const float norm = static_cast<float>(sum);
-    for (TableState& table : tables_) table.queue.emplace_back().samples = sum;
-    dense_->queue.emplace_back().samples = sum;
+    // Steps that close an epoch do not move the clock.
+    const int64_t clock = trained_steps_ * plan_.job.train().batch_size() * model_.workers();
+    if (sum > 0) ++trained_steps_;
+    for (TableState& table : tables_) table.queue.push_back({sum, clock, {}});
+    dense_->queue.push_back({sum, clock, {}});
     for (int rank = 0; rank < model_.workers(); ++rank) {
       data::Batch batch;
       model_.FillBatch(rank, epoch, index, &batch);
@@ -196,7 +207,8 @@ class Reference {
         float* const slots = row->slots.data();
         table.optimizer->Apply(static_cast<int>(sum.size()),
                                optim::FoldFactor(static_cast<double>(step.samples)),
-                               {.number = table.steps}, sum, {&weights, 1}, {&slots, 1});
+                               {.number = table.steps, .rate = table.RateAt(step.sample_clock)},
+                               sum, {&weights, 1}, {&slots, 1});
       }
     }
   }
@@ -205,7 +217,7 @@ class Reference {
   const ToyModel& model_;
   std::vector<TableState> tables_;
   std::unique_ptr<TableState> dense_;
-  int64_t step_ = 0;
+  int64_t step_ = 0, trained_steps_ = 0;
 };
 
 }  // namespace tandem

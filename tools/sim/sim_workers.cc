@@ -313,7 +313,8 @@ void SimWorkers::BeginCollective(Worker* worker) {
   if (const auto* const synchronise = std::get_if<worker::SynchroniseTask>(&task)) {
     worker::StepSlot& slot = *synchronise->slot;
     worker->collectives->Begin(absl::MakeSpan(slot.dense_gradient),
-                               {slot.step, slot.batch.samples, slot.last});
+                               {slot.step, slot.batch.samples, slot.last,
+                                /*skipped=*/false, slot.sample_clock});
   } else if (const auto* const end = std::get_if<worker::EpochEndTask>(&task)) {
     if (end->all) {
       worker->quorum->BeginEndOfEpoch(end->step);

@@ -101,6 +101,7 @@ void AllReduceGradients::Begin(absl::Span<float> gradient, const Step& step) {
   samples_ = step.skipped ? kSkipped : static_cast<float>(step.samples);
   gradient_[count] = samples_apart_ ? 0 : samples_;
   step_ = step.number;
+  sample_clock_ = step.sample_clock;
   ready_from_ = dense_.count();
   reduced_ = 0;
   closed_ = false;
@@ -235,7 +236,7 @@ void AllReduceGradients::Apply() {
   stage_ = Stage::kIdle;
   if (samples_of_all_ == 0) return BeginCompare();
   if (samples_of_all_ < 1) return;  // skipped by all
-  dense_.Apply(gradient_, optim::FoldFactor(samples_of_all_));
+  dense_.Apply(gradient_, optim::FoldFactor(samples_of_all_), sample_clock_);
   if (options_.sharded_optimizer) stage_ = Stage::kValues;
 }
 

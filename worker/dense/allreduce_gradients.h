@@ -114,7 +114,7 @@ class AllReduceGradients final : public DenseReduction {
   absl::Span<float> gradient_;
   int64_t ready_from_ = 0;
   size_t reduced_ = 0;  // number of reduced buckets
-  int64_t step_ = 0;
+  int64_t step_ = 0, sample_clock_ = 0;
   float samples_ = 0;  // n, then its sum, if n is sent separately
   double samples_of_all_ = 0;
 };

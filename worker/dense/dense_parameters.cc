@@ -12,13 +12,17 @@ namespace tandem::worker {
 absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(const Optimizer& optimizer,
                                                                       int64_t count) {
   TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, optim::NewRowOptimizer(optimizer));
+  TANDEM_ASSIGN_OR_RETURN(auto schedule, optim::Schedule::New(optimizer.schedule()));
   return std::unique_ptr<DenseParameters>(
-      new DenseParameters(std::move(row_optimizer), optimizer.kind() == Optimizer::PROGRAM, count));
+      new DenseParameters(std::move(row_optimizer), std::move(schedule),
+                          optimizer.kind() == Optimizer::PROGRAM, count));
 }
 
-DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, bool is_program,
+DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer,
+                                 std::unique_ptr<optim::Schedule> schedule, bool is_program,
                                  int64_t count)
     : optimizer_(std::move(optimizer)),
+      schedule_(std::move(schedule)),
       count_(count),
       slots_per_block_(optimizer_->slots_per_row(job::kDenseBlockFloats)),
       is_program_(is_program) {
@@ -39,15 +43,18 @@ void DenseParameters::set_program(Program program) { program_ = std::move(progra
 
 uint64_t DenseParameters::Digest() const { return digest_ ? digest_() : DigestOf(values()); }
 
-void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor) {
+void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor,
+                            int64_t sample_clock) {
   if (is_program_) {
     TANDEM_CHECK(program_ != nullptr);
     return program_(padded_gradient, factor);
   }
   const auto first = static_cast<size_t>(kept_.begin), blocks = static_cast<size_t>(kept_.count);
   all_slots_.clear();
+  optim::OptimizerStep step;
+  if (schedule_ != nullptr) step.rate = schedule_->FactorAt(sample_clock);
   optimizer_->Apply(
-      job::kDenseBlockFloats, factor, {},
+      job::kDenseBlockFloats, factor, step,
       padded_gradient.subspan(first * job::kDenseBlockFloats, blocks * job::kDenseBlockFloats),
       absl::MakeSpan(value_rows_).subspan(first, blocks), slot_rows_);
 }

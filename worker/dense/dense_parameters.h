@@ -19,6 +19,7 @@
 #include "collectives/schedules/schedule.h"
 #include "job/job.h"
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 #include "server/checkpoint/range_file.h"
 
 namespace tandem::worker {
@@ -40,8 +41,9 @@ class DenseParameters {
   absl::Span<const uint64_t> block_keys() const { return block_keys_; }
 
   // Takes one optimizer step with gradient sums [blocks, kDenseBlockFloats], each multiplied by
-  // `factor`. Changes only the blocks whose optimizer state is here.
-  void Apply(absl::Span<const float> padded_gradient, float factor);
+  // `factor`. Changes only the blocks whose optimizer state is here. The schedule of the learning
+  // rate follows `sample_clock`, the progress of the job.
+  void Apply(absl::Span<const float> padded_gradient, float factor, int64_t sample_clock = 0);
   // With the optimizer PROGRAM, Apply calls this function: the program changes values() itself.
   using Program = std::function<void(absl::Span<const float> padded_gradient, float factor)>;
   void set_program(Program program);
@@ -77,9 +79,11 @@ class DenseParameters {
   absl::Status Load(const server::RangeImage& image);
 
  private:
-  DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, bool is_program, int64_t count);
+  DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer,
+                  std::unique_ptr<optim::Schedule> schedule, bool is_program, int64_t count);
 
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
+  const std::unique_ptr<optim::Schedule> schedule_;  // null: the learning rate is constant
   const int64_t count_;
   const int slots_per_block_;
   const bool is_program_;  // the optimizer is PROGRAM

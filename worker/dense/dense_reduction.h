@@ -67,7 +67,8 @@ class DenseReduction {
     int64_t samples = 0;
     // The last step of an epoch, if others than the reduction report its end (SyncsAtEnd).
     bool last = false;
-    bool skipped = false;  // no samples, because the program has skipped its batch
+    bool skipped = false;      // no samples, because the program has skipped its batch
+    int64_t sample_clock = 0;  // the job's progress at the step (policies::Update)
   };
   // The value of samples_of_all() for a step in which workers have exchanged nothing.
   static constexpr double kUnknown = -1;

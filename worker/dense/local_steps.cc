@@ -90,7 +90,8 @@ void LocalSteps::Close() {
   }
   TANDEM_CHECK(stage_ == Stage::kStep);
   if (step_.samples > 0) {
-    dense_.Apply(gradient_, optim::FoldFactor(static_cast<double>(step_.samples)));
+    dense_.Apply(gradient_, optim::FoldFactor(static_cast<double>(step_.samples)),
+                 step_.sample_clock);
     own_samples_ += step_.samples;
   }
   if (step_.samples > 0 || step_.skipped) ++own_steps_;

@@ -49,7 +49,7 @@ std::unique_ptr<DenseParameters> SyncReplica::NewModel() {
 bool SyncReplica::Step(absl::Span<const float> gradient, const DenseReduction::Step& step) {
   if (step.samples > 0) {
     dense_.Apply(gradient.first(velocity_.size()),
-                 optim::FoldFactor(static_cast<double>(step.samples)));
+                 optim::FoldFactor(static_cast<double>(step.samples)), step.sample_clock);
     samples_ += step.samples;
   }
   return ++steps_ >= options_.every;
