@@ -31,6 +31,7 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
+#include "optim/schedule.h"
 #include "proto/wire.pb.h"
 #include "worker/attached_worker.h"
 
@@ -42,6 +43,7 @@ struct tandem_worker {
   tandem::capi::IdsBatch ids;
   tandem::data::Batch batch;       // its memory is reused
   float clip_norm = 0;             // 0: no limit
+  int64_t sample_clock = 0;        // of the last COMPUTE
   std::string evaluation, record;  // of the last calls
   std::map<std::string, double> reduced;
 };
@@ -415,6 +417,14 @@ const char* tandem_table_name(const tandem_worker* worker, int32_t table) {
   const tandem::job::TablePlan* const plan = TableOf(worker, table);
   return plan == nullptr ? "" : plan->name.c_str();
 }
+double tandem_table_rate(const tandem_worker* worker, int32_t table) {
+  const tandem::job::TablePlan* const plan = TableOf(worker, table);
+  if (plan == nullptr) return 0;
+  const auto schedule = tandem::optim::Schedule::New(plan->optimizer.schedule());
+  const bool constant = !schedule.ok() || *schedule == nullptr;
+  const float factor = constant ? 1.0f : (*schedule)->FactorAt(worker->sample_clock);
+  return plan->optimizer.learning_rate() * static_cast<double>(factor);
+}
 int32_t tandem_table_dim(const tandem_worker* worker, int32_t table) {
   const tandem::job::TablePlan* const plan = TableOf(worker, table);
   return plan == nullptr ? 0 : plan->dim;
@@ -456,6 +466,7 @@ int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_request* reque
     request->step = next.step;
     request->epoch = next.epoch;
     request->samples = next.samples;
+    if (request->kind == TANDEM_COMPUTE) worker->sample_clock = next.sample_clock;
     return request->kind != TANDEM_NOTHING;
   });
 }

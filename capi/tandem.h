@@ -80,6 +80,9 @@ int32_t tandem_tables(const tandem_worker* worker);             // number of tab
 // is no such table.
 const char* tandem_table_name(const tandem_worker* worker, int32_t table);
 int32_t tandem_table_dim(const tandem_worker* worker, int32_t table);     // floats in a row
+// The learning rate of the table at the last COMPUTE that tandem_next returned, as its schedule
+// says. 0: programs write the table's rows, or there is no such table.
+double tandem_table_rate(const tandem_worker* worker, int32_t table);
 int32_t tandem_table_fields(const tandem_worker* worker, int32_t table);  // number of fields
 const char* tandem_field_name(const tandem_worker* worker, int32_t table, int32_t field);
 

@@ -45,6 +45,7 @@ absl::Status RequestQueue::Ask(const Request& request) {
   if (request.slot != nullptr) {
     asked.request.step = request.slot->step;
     asked.request.epoch = request.slot->epoch;
+    asked.request.sample_clock = request.slot->sample_clock;
     if (!batch) asked.request.samples = request.slot->batch.samples;
   }
   asked.open = true;

@@ -39,6 +39,7 @@ struct Request {
   Kind kind = Kind::kNothing;
   StepSlot* slot = nullptr;      // belongs to the worker until the answer
   int64_t step = 0, epoch = 0;   // step and epoch of the slot
+  int64_t sample_clock = 0;      // of the slot
   int64_t samples = 0;           // kCompute, kScore: samples of the batch
   bool first = false;            // kTestBatch: an evaluation begins
   bool validation = false;       // kTestBatch: from the rows that decide the best model

@@ -92,6 +92,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_tables": (c_int32, [_WORKER]),
     "tandem_table_name": (c_char_p, [_WORKER, c_int32]),
     "tandem_table_dim": (c_int32, [_WORKER, c_int32]),
+    "tandem_table_rate": (c_double, [_WORKER, c_int32]),
     "tandem_table_fields": (c_int32, [_WORKER, c_int32]),
     "tandem_field_name": (c_char_p, [_WORKER, c_int32, c_int32]),
     "tandem_start": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_int32),

@@ -164,6 +164,13 @@ class Job:
         return self._worker.progress.at_hand[0]
 
     @property
+    def rates(self) -> dict[str, float]:
+        """The learning rate of each table at the batch at hand, as the schedules of the job say."""
+        lib, handle = library(), self._worker.handle
+        return {name: lib.tandem_table_rate(handle, table.index)
+                for name, table in self.tables.items() if table.fields}
+
+    @property
     def epoch(self) -> int:
         """The epoch of the batch at hand."""
         return self._worker.progress.at_hand[1]

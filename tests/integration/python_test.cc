@@ -163,7 +163,8 @@ TEST_F(PythonTest, AdamOfATableIsTorchsSparseAdam) {
   const RunArguments arguments =
       Arguments(script, {"cluster.workers=1", "policy={kind: BSP}",
                          "table[0]={name: 'item' dim: 4 field: 'item' initializer {kind: ZERO} "
-                         "optimizer {kind: ADAM learning_rate: 0.01}}",
+                         "optimizer {kind: ADAM learning_rate: 0.01 schedule {kind: EXPONENTIAL "
+                         "every_samples: 8 factor: 0.99}}}",
                          "train.epochs=1", "train.batch_size=8"});
   const RunResult run = RunJob(arguments, kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();

@@ -1,5 +1,6 @@
 """ADAM of a table beside torch.optim.SparseAdam on the same gradients, which depend on the batch
 alone: rows of all frequencies, usual gradients in half of the columns and tiny ones in the others.
+The rate of the table follows a schedule of the job, as ExponentialLR does.
 `sparse_adam.py` is the worker, `sparse_adam.py OUT` compares what the run has left."""
 import sys
 
@@ -10,7 +11,7 @@ from torch import nn
 import tandem
 
 DIM, ITEMS, STEPS, SAMPLES = 4, 40, 150, 8
-RATE = .01
+RATE, DECAY = .01, .99          # a step; of the rate
 
 
 def batches():
@@ -30,6 +31,8 @@ def train():
     loader = tandem.DataLoader(list(batches()), features=0)
     for _ in job.epochs():
         for ids, factors in loader:
+            rate = RATE * DECAY ** job.step
+            assert abs(job.rates["item"] / rate - 1) < 1e-5, (job.step, job.rates, rate)
             loss = (rows(ids) * factors).sum(1).mean() + layer(factors[:, :1]).mean()
             loss.backward()
             optimizer.step(loss=loss)
@@ -40,11 +43,13 @@ def compare(out):
     rows = nn.Embedding(ITEMS, DIM, sparse=True)
     rows.weight.data.fill_(0)   # as the job's initializer
     optimizer = torch.optim.SparseAdam(list(rows.parameters()), lr=RATE)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY)
     steps_of = numpy.zeros(ITEMS, int)
     for ids, factors in batches():
         optimizer.zero_grad()
         (rows(ids).squeeze(1) * factors).sum(1).mean().backward()
         optimizer.step()
+        schedule.step()
         steps_of[numpy.unique(ids)] += 1
     table = tandem.load(out + "/model").tables["item"]
     keys = table.keys.astype(int)
