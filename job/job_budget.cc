@@ -91,10 +91,10 @@ int64_t MaxRows(const ResolvedJob& plan, const TablePlan& table) {
 double MaxUpdates(const ResolvedJob& plan, const policies::Properties& policy) {
   const Train& train = plan.job.train();
   const double delay = static_cast<double>(policy.delay);
-  double updates = 0;
-  if (policy.rows_as_read) {
-    updates += plan.workers() * (1.0 + train.prefetch_steps() + train.max_inflight_pushes());
-  }
+  const double reads =
+      plan.workers() * (1.0 + train.prefetch_steps() + train.max_inflight_pushes());
+  double updates = policy.rows_as_read ? reads : 0;
+  if (plan.job.staleness().gradients()) updates += reads * plan.job.staleness().row_share();
   if (!policy.holds) return updates;
   if (policy.batch > 0) return updates + static_cast<double>(policy.batch) * (1 + delay);
   return updates + plan.workers() * (1.0 + train.max_inflight_pushes() + delay);

@@ -865,6 +865,10 @@ absl::Status CheckJob(const Job& job, int64_t max_workers) {
     return Refuse("policy.kind",
                   "KEY_VALUE trains nothing; set it on single tables: table { kind: KEY_VALUE }");
   }
+  if (job.staleness().row_share() != 0 && !job.staleness().gradients()) {
+    return Refuse("staleness.row_share", job.staleness().row_share(),
+                  ", but gradients are not measured; say gradients: true, or remove it");
+  }
   TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
   // Dense before tables: tables inherit the dense optimizer, and the message should name the field
   // that the user wrote, not the table that inherits it.

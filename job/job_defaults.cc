@@ -223,6 +223,7 @@ void FillJobDefaults(Job* job) {
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_inflight_pushes, 4);
   FillSchedules(job);
+  if (job->staleness().gradients()) TANDEM_DEFAULT(job->mutable_staleness(), row_share, 1.0 / 64);
   if (job->train().evaluate_only()) job->mutable_train()->clear_keep_best();  // no model is kept
   if (job->train().has_keep_best()) {
     KeepBest* const keep = job->mutable_train()->mutable_keep_best();

@@ -90,6 +90,8 @@ Job WhatAReplayKeeps(Job job) {
   job.clear_fault_injection();
   job.clear_evaluation();
   job.mutable_staleness()->clear_record_updates();
+  job.mutable_staleness()->clear_gradients();
+  job.mutable_staleness()->clear_row_share();
   job.clear_limits();
   job.clear_checkpoint();
   job.clear_security();

@@ -121,6 +121,8 @@ json TablesWithStaleness(const StatusFacts& facts) {
     out[table.table()]["clock_gap"] = DistributionJson(table.clock_gap());
     out[table.table()]["version_staleness"] = DistributionJson(table.version_staleness());
     out[table.table()]["age"] = DistributionJson(table.age(), /*unit=*/1e-6);
+    json gradients = GradientsJson(table);
+    if (!gradients.empty()) out[table.table()]["gradients"] = std::move(gradients);
   }
   return out;
 }

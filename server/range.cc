@@ -232,6 +232,10 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
     }
   }
   if (policy.store) writes_ = std::make_unique<RowWrites>();
+  if (table->gradient_share > 0) {
+    gradients_ = std::make_unique<GradientMeter>(store_.dim(), table->workers, table->reads,
+                                                 table->gradient_share, table->plan->seed);
+  }
   Report();
 }
 
@@ -335,6 +339,7 @@ void Range::ForgetWorker(int rank) {
   if (pulled_row_snapshots_ != nullptr) {
     pulled_row_snapshots_->Forget(rank, std::numeric_limits<int64_t>::max());
   }
+  if (gradients_ != nullptr) gradients_->Forget(rank, std::numeric_limits<int64_t>::max());
   if (subscriptions_ != nullptr) subscriptions_->Forget(rank);
   Report();
 }
@@ -348,10 +353,12 @@ void Range::Apply(const HeldUpdate& update, const policies::Transform& transform
   Count(update, update.samples, drop ? kFateDropped : kFateApplied);
   if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
+    if (gradients_ != nullptr) gradients_->BeforeStep(update, progress().version, store_);
     Created(PushRows(update, Transformed(update, 1.0f, transform.compensation), scale,
                      steps_.At(table_->schedule.get(), update.sample_clock, transform.rate),
                      &pull_times_, &store_, scratch_),
             *this, table_);
+    if (gradients_ != nullptr) gradients_->AfterStep(store_, &table_->stats.gradients);
   }
   if (subscriptions_ != nullptr) {
     subscriptions_->OnUpdate(update.rank, update.step, update.keys.As<uint64_t>(), !drop);
@@ -376,6 +383,10 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
     Report();
   }
   if (!awaited) return;
+  if (gradients_ != nullptr) {
+    gradients_->OnRead(rank, step, progress().version, keys, rows);
+    Report();
+  }
   order_.OnRead(rank, step);
   std::vector<uint32_t>& numbers = scratch_->rows;
   numbers.resize(pull_times_.by_row() ? keys.size() : 0);
@@ -387,6 +398,7 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
 // Frees the read that the update came from. The update has been applied or dropped.
 void Range::ForgetRead(const HeldUpdate& update) {
   pull_times_.Drop(update.read);
+  if (gradients_ != nullptr) gradients_->Forget(update.rank, update.step);
   if (pulled_row_snapshots_ == nullptr || update.version_read == kReadByAnotherRun) return;
   pulled_row_snapshots_->Forget(update.rank, update.step);
 }
@@ -415,9 +427,13 @@ void Range::Fold(const HeldStep& step) {
     held_bytes_ -= update.Bytes();
     const bool nothing = drop || order_.TransformOf(update, group).factor == 0.0f;
     Count(update, step.samples, nothing ? kFateDropped : kFateMerged);
+    if (gradients_ != nullptr && !nothing) {
+      gradients_->BeforeStep(update, progress().version, store_);
+    }
   }
   if (!drop) ++steps_.stamp;
   if (!drop && !step.updates.empty()) FoldInto(step);
+  if (gradients_ != nullptr) gradients_->AfterStep(store_, &table_->stats.gradients);
   for (const HeldUpdate& update : step.updates) ForgetRead(update);
 }
 

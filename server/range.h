@@ -23,6 +23,7 @@
 #include "server/checkpoint/range_file.h"
 #include "server/pull_times.h"
 #include "server/range_totals.h"
+#include "server/record/gradient_meter.h"
 #include "server/record/measure.h"
 #include "server/record/order_file.h"
 #include "server/record/update_record.h"
@@ -54,6 +55,7 @@ struct TableStats {
   // Row staleness by the number of updates that the row had before. The index is the bit width of
   // that number.
   std::vector<Sum> by_popularity;
+  GradientSums gradients;
   std::vector<UpdateStats> workers;  // by rank; empty in jobs with many pairs (over_tables)
   RowCounts rows;                    // ids that were looked up, rows that came and went
 };
@@ -69,6 +71,7 @@ struct TableContext {
   int reads = 1;          // reads of each worker whose updates may still be on their way
   bool lockstep = false;  // of the job; if true, a worker without data keeps pushing empty steps
   bool record = false;
+  double gradient_share = 0;  // of the rows whose gradients are measured; 0: none
   // Whether the rows of the table may take so many more bytes; null: always. For AT_BUDGET.
   std::function<bool(size_t bytes)> may_grow;
   TableStats stats;
@@ -193,7 +196,8 @@ class Range {
   const RowTable& store() const { return store_; }
   // Memory for held updates and for rows as they were read.
   size_t held_bytes() const {
-    return held_bytes_ + (pulled_row_snapshots_ == nullptr ? 0 : pulled_row_snapshots_->bytes());
+    return held_bytes_ + (pulled_row_snapshots_ == nullptr ? 0 : pulled_row_snapshots_->bytes()) +
+           (gradients_ == nullptr ? 0 : gradients_->bytes());
   }
 
  private:
@@ -230,7 +234,8 @@ class Range {
   Order order_;
   size_t held_bytes_ = 0;
   PullTimes pull_times_;
-  int64_t now_us_ = 0;  // time of the last admission
+  int64_t now_us_ = 0;                        // time of the last admission
+  std::unique_ptr<GradientMeter> gradients_;  // null: not measured
   // Each of these pointers is null unless the policy asks for the object.
   std::unique_ptr<PulledRowSnapshots> pulled_row_snapshots_;
   std::unique_ptr<MeanSquares> mean_squares_;

@@ -102,6 +102,10 @@ absl::Status ShardCore::Init() {
       context->may_grow = [budget = budget_](size_t bytes) { return budget->MayGrow(bytes); };
     }
     context->record = plan_.job.staleness().record_updates();
+    if (plan_.job.staleness().gradients() && table.placement == Table::SERVERS && !table.frozen &&
+        table.optimizer.kind() != Optimizer::PROGRAM) {
+      context->gradient_share = plan_.job.staleness().row_share();
+    }
     context->over_tables = workers_.empty() ? nullptr : &workers_;
     context->records = &records_;
     context->order = plan_.job.staleness().record_order() ? &order_ : nullptr;
@@ -707,6 +711,12 @@ ShardReport ShardCore::Report() const {
     for (const UpdateStats& worker : table->stats.workers) FillUpdates(worker, out->add_worker());
     for (const Sum& sum : table->stats.by_popularity) {
       FillDistribution(sum, out->add_by_popularity());
+    }
+    for (const GradientSums::Cell& cell : table->stats.gradients.by_staleness) {
+      cell.FillMessage(out->add_gradients_by_staleness());
+    }
+    for (const GradientSums::Cell& cell : table->stats.gradients.by_popularity) {
+      cell.FillMessage(out->add_gradients_by_popularity());
     }
     if (table->plan->has_row_rules()) FillRowCounts(table->stats.rows, out->mutable_row_counts());
   }

@@ -158,6 +158,12 @@ RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
   return record;
 }
 
+void MergeCells(const google::protobuf::RepeatedPtrField<GradientStaleness>& from,
+                google::protobuf::RepeatedPtrField<GradientStaleness>* into) {
+  while (into->size() < from.size()) into->Add();
+  for (int i = 0; i < from.size(); ++i) MergeGradients(from[i], into->Mutable(i));
+}
+
 // By rank: the largest value of the shards, and the value before the run was resumed. Reads of one
 // step may wait on several shards at the same time.
 template <typename Of>
@@ -179,6 +185,14 @@ std::vector<double> LongestOf(const std::vector<ShardReport>& shards, const Of& 
 
 }  // namespace
 
+void MergeGradients(const GradientStaleness& from, GradientStaleness* into) {
+  into->set_rows(into->rows() + from.rows());
+  into->set_missed_rows(into->missed_rows() + from.missed_rows());
+  into->set_cosine_sum(into->cosine_sum() + from.cosine_sum());
+  into->set_distance_sum(into->distance_sum() + from.distance_sum());
+  into->set_update_sum(into->update_sum() + from.update_sum());
+}
+
 void MergeTableReport(const TableReport& from, TableReport* into) {
   MergeRows(from, into);
   MergeUpdates(from, into);
@@ -187,6 +201,8 @@ void MergeTableReport(const TableReport& from, TableReport* into) {
   for (int b = 0; b < from.by_popularity_size(); ++b) {
     MergeDistribution(from.by_popularity(b), into->mutable_by_popularity(b));
   }
+  MergeCells(from.gradients_by_staleness(), into->mutable_gradients_by_staleness());
+  MergeCells(from.gradients_by_popularity(), into->mutable_gradients_by_popularity());
   while (into->worker_size() < from.worker_size()) into->add_worker();
   for (int rank = 0; rank < from.worker_size(); ++rank) {
     MergeUpdates(from.worker(rank), into->mutable_worker(rank));

@@ -21,6 +21,7 @@
 
 namespace tandem::scheduler {
 
+void MergeGradients(const GradientStaleness& from, GradientStaleness* into);
 // Adds all of `from` except its name to `into`.
 void MergeTableReport(const TableReport& from, TableReport* into);
 

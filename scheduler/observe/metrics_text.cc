@@ -247,6 +247,13 @@ void AddTables(const json& tables, Families* out) {
     out->Histogram("tandem_update_age_seconds",
                    "Time between the pull and the application of an update.", labels, table["age"],
                    times);
+    if (const json* const gradients = Find(table, "gradients")) {
+      out->GaugeOf(*gradients, "distance", "tandem_gradient_missed_distance",
+                   "Mean change of a row between a pull and its update, relative to the row.",
+                   labels);
+      out->GaugeOf(*gradients, "cosine", "tandem_gradient_missed_cosine",
+                   "Mean cosine of that change and the change by the update.", labels);
+    }
     if (const json* const rows = Find(table, "row_counts")) AddRowCounts(name, *rows, out);
   }
 }

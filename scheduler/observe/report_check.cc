@@ -55,6 +55,20 @@ bool AllHaveBuckets(const Messages& all) {
   return std::all_of(all.begin(), all.end(), [](const auto& one) { return HasBuckets(one); });
 }
 
+// As many cells as there are bit widths, with finite sums.
+absl::Status CheckGradients(const google::protobuf::RepeatedPtrField<GradientStaleness>& cells) {
+  constexpr int kMaxCells = 65;
+  bool good = cells.size() <= kMaxCells;
+  for (const GradientStaleness& cell : cells) {
+    good = good && cell.missed_rows() <= cell.rows() &&
+           cell.rows() <= static_cast<uint64_t>(ReportCheck::kMaxCount) &&
+           std::isfinite(cell.cosine_sum()) && std::isfinite(cell.distance_sum()) &&
+           std::isfinite(cell.update_sum());
+  }
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError("report with invalid numbers of gradients");
+}
+
 absl::Status CheckSeconds(const google::protobuf::RepeatedField<double>& seconds) {
   const bool good = std::all_of(seconds.begin(), seconds.end(),
                                 [](double value) { return value >= 0 && std::isfinite(value); });
@@ -172,6 +186,8 @@ absl::Status ReportCheck::CheckTables(const ShardReport& report) const {
     TANDEM_RETURN_IF_ERROR(AtMost(pairs_, table.worker_size(), "workers of a table"));
     TANDEM_RETURN_IF_ERROR(
         AtMost(kMaxPopularity, table.by_popularity_size(), "groups of rows by popularity"));
+    TANDEM_RETURN_IF_ERROR(CheckGradients(table.gradients_by_staleness()));
+    TANDEM_RETURN_IF_ERROR(CheckGradients(table.gradients_by_popularity()));
     bool buckets =
         HasBuckets(table) && AreBuckets(table.in_flight_depth()) && AllHaveBuckets(table.worker());
     for (const Distribution& rows : table.by_popularity()) {

@@ -42,10 +42,40 @@ json PopularityJson(const TableReport& table) {
   return out;
 }
 
+using GradientCells = google::protobuf::RepeatedPtrField<GradientStaleness>;
+
+json CellJson(const GradientStaleness& cell) {
+  const auto rows = static_cast<double>(cell.rows());
+  json out = {{"rows", cell.rows()},
+              {"missed_rows", cell.missed_rows()},
+              {"distance", cell.distance_sum() / rows},
+              {"update", cell.update_sum() / rows}};
+  if (cell.missed_rows() > 0) {
+    out["cosine"] = cell.cosine_sum() / static_cast<double>(cell.missed_rows());
+  }
+  return out;
+}
+
+json CellsJson(const GradientCells& cells) {
+  json out = json::array();
+  for (int b = 0; b < cells.size(); ++b) {
+    if (cells[b].rows() == 0) continue;
+    out.push_back(CellJson(cells[b]));
+    out.back()["from"] = b == 0 ? 0 : uint64_t{1} << (b - 1);
+  }
+  return out;
+}
+
 json StalenessJson(const TableReport& table) {
   json out = KindsJson(table);
   out["in_flight_depth"] = DistributionJson(table.in_flight_depth());
   out["row_staleness_by_popularity"] = PopularityJson(table);
+  json gradients = GradientsJson(table);
+  if (!gradients.empty()) {
+    gradients["by_staleness"] = CellsJson(table.gradients_by_staleness());
+    gradients["by_popularity"] = CellsJson(table.gradients_by_popularity());
+    out["gradients"] = std::move(gradients);
+  }
   out["by_worker"] = json::array();
   for (const WorkerUpdates& worker : table.worker()) out["by_worker"].push_back(KindsJson(worker));
   return out;
@@ -237,6 +267,14 @@ std::string LearningRates(const job::ResolvedJob& plan) {
 }
 
 }  // namespace
+
+json GradientsJson(const TableReport& table) {
+  GradientStaleness all;
+  for (const GradientStaleness& cell : table.gradients_by_staleness()) {
+    MergeGradients(cell, &all);
+  }
+  return all.rows() == 0 ? json::object() : CellJson(all);
+}
 
 json DistributionJson(const Distribution& d, double unit) {
   json out = {{"count", d.count()}};

@@ -27,6 +27,9 @@ nlohmann::json SummaryJson(const job::ResolvedJob& plan, const JobReport& report
 // bucket that is not empty. `unit`: the factor from the distribution's numbers to those of the
 // output.
 nlohmann::json DistributionJson(const Distribution& distribution, double unit = 1);
+// What staleness did to the gradients of a table's sampled rows: how many were measured, and means
+// over them (GradientStaleness in proto/wire.proto). Empty if none was measured.
+nlohmann::json GradientsJson(const TableReport& table);
 // By name: rows, placement, memory and updates of each table, and if it has rules by which rows
 // come and go, the counts of that (`row_counts`).
 nlohmann::json TablesJson(const job::ResolvedJob& plan, const JobReport& report);

@@ -30,6 +30,8 @@ const Settings kCommon = {absl::StrCat("cluster.workers=", kWorkers),
                           "reproducible=false",
                           "model={mlp { hidden: 8 }}",
                           "staleness.record_updates=true",
+                          "staleness.gradients=true",
+                          "staleness.row_share=0.25",
                           "cluster.ranges_per_shard=20"};
 
 // Three epochs of which workers see the end at different steps: 21 batches, or 20.
@@ -326,6 +328,13 @@ TEST_F(StalenessTest, AspCountsEveryArrival) {
     for (const server::UpdateRecord& r : records) ASSERT_EQ(r.fate, server::kFateApplied);
   }
   EXPECT_GT(exact, 0u);  // how many depends on how far apart the workers come to their ends
+  const nlohmann::json& gradients = recorded.run.summary["staleness"]["rest"]["gradients"];
+  EXPECT_GT(gradients["missed_rows"], 0) << gradients;
+  EXPECT_GT(gradients["distance"], 0);
+  for (const nlohmann::json& cell : gradients["by_staleness"]) {
+    if (cell["from"] > 0) continue;
+    EXPECT_EQ(cell["missed_rows"], 0) << "nothing came between";
+  }
   EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 0);
 }
 

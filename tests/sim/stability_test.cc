@@ -39,6 +39,8 @@ class OneWeight {
     table_.optimizer = optimizer_.get();
     table_.policy = policy_.get();
     table_.workers = workers;
+    table_.reads = kReads;
+    table_.gradient_share = 1;
     range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
   }
 
@@ -48,6 +50,14 @@ class OneWeight {
     return weight;
   }
   int64_t version() const { return range_->progress().version; }
+
+  // Worker `rank` reads the weight for `step`.
+  float Read(int rank, int64_t step) {
+    const float weight = Weight();
+    range_->RememberRead(absl::UnixEpoch(), rank, step, {&kKey, 1}, {&weight, 1});
+    return weight;
+  }
+  const server::GradientSums& gradients() const { return table_.stats.gradients; }
 
   // Worker `rank` sends a gradient of one sample as its update of `step`.
   void Push(int rank, int64_t step, int64_t version_read, float gradient) {
@@ -67,6 +77,7 @@ class OneWeight {
 
  private:
   static constexpr uint64_t kKey = 7;
+  static constexpr int kReads = 16;
   HeapBufferSource buffers_;
   job::TablePlan plan_;
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
@@ -228,6 +239,55 @@ TEST(AsynchronyTest, WorkersWithoutMemoryAreMomentumOnAverage) {
     // And of no other momentum: that of one worker more, or less, is plainly further away.
     EXPECT_GT(distance(1 - 1.0 / (workers + 1)), 0.04);
     EXPECT_GT(distance(1 - 1.0 / (workers - 1)), 0.04);
+  }
+}
+
+// Gradient descent with rate r and delay t on w * w / 2: w(c+1) = w(c) - r w(c-t), and w(c) tends
+// to x^c with x^(t+1) = x^t - r. An update misses the change w(c) - w(c-t), so its distance relative
+// to w(c) is x^-t - 1, the update is 1 - x, and both have one direction.
+TEST(StabilityTest, WhatAFixedDelayMissesIsTheFormula) {
+  constexpr double kRate = 0.02;
+  constexpr int64_t kSteps = 300;
+  for (const int delay : {0, 1, 4}) {
+    Policy fixed_delay;
+    fixed_delay.set_kind(Policy::FIXED_DELAY);
+    fixed_delay.set_delay(delay);
+    Optimizer sgd;
+    sgd.set_kind(Optimizer::SGD);
+    sgd.set_learning_rate(kRate);
+    OneWeight weight(sgd, fixed_delay, /*workers=*/1);
+    std::vector<double> w = {1};  // by version
+    double distance = 0, update = 0;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      weight.Push(0, step, step, weight.Read(0, step));
+      // The step of version `read` is applied now.
+      const int64_t read = step - delay;
+      const double now = w.back(), then = read < 0 ? 0 : w[static_cast<size_t>(read)];
+      w.push_back(now - kRate * then);
+      if (read < 0) continue;
+      distance += std::abs(now - then) / now;
+      update += kRate * then / now;
+    }
+    server::GradientSums::Cell all;
+    for (const server::GradientSums::Cell& cell : weight.gradients().by_staleness) {
+      all.rows += cell.rows;
+      all.missed_rows += cell.missed_rows;
+      all.cosine += cell.cosine;
+      all.distance += cell.distance;
+      all.update += cell.update;
+    }
+    SCOPED_TRACE(delay);
+    EXPECT_EQ(all.rows, static_cast<uint64_t>(kSteps - delay));
+    EXPECT_NEAR(all.distance, distance, 1e-4 * distance);
+    EXPECT_NEAR(all.update, update, 1e-4 * update);
+    EXPECT_EQ(all.missed_rows, delay == 0 ? 0u : all.rows - 1);  // the first one misses nothing
+    EXPECT_NEAR(all.cosine, static_cast<double>(all.missed_rows), 1e-6);
+    double x = 1;
+    for (int i = 0; i < 200; ++i) x = 1 - kRate / std::pow(x, delay);
+    EXPECT_NEAR(w[kSteps] / w[kSteps - 1], x, 1e-9);
+    const double last = std::abs(w[kSteps - 1] - w[kSteps - 1 - delay]) / w[kSteps - 1];
+    EXPECT_NEAR(last, std::pow(x, -delay) - 1, 1e-9);
+    EXPECT_NEAR(distance / static_cast<double>(all.rows), last, 0.03 * last);
   }
 }
 

@@ -494,6 +494,46 @@ def popularity(study):
     return figure
 
 
+def gradients(study):
+    """Draws what updates missed over their staleness, a line per variation: how far the row had
+    moved since its read, relative to the row, and the cosine of that move and the update."""
+    tables = tables_of(study, lambda t: t.get("gradients", {}).get("by_staleness"))
+    if not tables:
+        return None
+    figure, panels = plt.subplots(2, len(tables), sharex=True, sharey="row", squeeze=False,
+                                  figsize=(WIDTH, 5.2))
+    for column, table in zip(panels.T, tables):
+        for group in study.groups:
+            rows, sums = {}, {"distance": {}, "cosine": {}}
+            for run in study.complete(group):
+                listed = run["staleness"].get(table, {}).get("gradients", {})
+                for cell in listed.get("by_staleness", []):
+                    for kind, weight in (("distance", "rows"), ("cosine", "missed_rows")):
+                        key = kind, cell["from"]
+                        rows[key] = rows.get(key, 0) + cell[weight]
+                        sums[kind][cell["from"]] = (sums[kind].get(cell["from"], 0) +
+                                                    cell[weight] * cell.get(kind, 0))
+            style = study.style[group["variation"]]
+            for axes, kind in zip(column, ("distance", "cosine")):
+                at = sorted(low for low in sums[kind] if rows[kind, low])
+                axes.plot([1 + math.log2(x) if x else 0 for x in at],
+                          [sums[kind][x] / rows[kind, x] for x in at], color=style["color"],
+                          marker=style["marker"], markersize=4.5, linestyle=style["dash"],
+                          label=group["variation"])
+        column[0].set_title(table)
+        most = int(column[1].get_xlim()[1])
+        ticks = range(0, most + 1, max(1, most // 6))
+        column[1].set_xticks(ticks, [count(2 ** (t - 1)) if t else "0" for t in ticks])
+        column[1].set_xlabel("version staleness of the update")
+    panels[0][0].set_ylabel("missed change / row")
+    panels[0][0].set_ylim(bottom=0)
+    panels[1][0].set_ylabel("cosine with the update")
+    panels[1][0].set_ylim(-1, 1)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    legend_below(figure, panels[1][0], handles, labels)
+    return figure
+
+
 def matrix_of(study, group):
     """Element [w][v]: seconds that reads of worker w waited for worker v, mean over seeds."""
     found = [[worker.get("waited_for", []) for worker in run["by_worker"]]
@@ -719,6 +759,11 @@ def all_figures(study):
            "Rows are grouped by how often they had been updated before. Rare rows are hardly ever "
            "stale, whatever the policy: a line that rises late says that asynchrony reaches only "
            "the few most popular rows.", lambda: popularity(study))
+    yield ("gradients", f"What stale gradients miss{words}",
+           "Over sampled rows. Above: the change of a row between its read and the update, relative "
+           "to the row. Below: the cosine of that change and the change by the update. Near 1 the "
+           "worker repeats what others have done; near 0 it learned something else.",
+           lambda: gradients(study))
     yield ("age-histogram", f"Updates by age{words}",
            bars.format("updates") + "Age is the time from the read of a row to the application of "
            "what was computed from it.",

@@ -66,6 +66,14 @@ std::string With(const std::string& from, const std::string& to) {
   return text;
 }
 
+TEST(JobTextTest, AScheduleWithoutAnEndEndsWithTheJob) {
+  const job::ResolvedJob plan =
+      MustResolve({{"dense.optimizer.schedule", "{kind: COSINE}"}, {"train.max_steps", "100"}});
+  for (const job::TablePlan& table : plan.tables) {  // which inherits it
+    EXPECT_EQ(table.optimizer.schedule().total_samples(), 100 * 16 * 2) << table.name;
+  }
+}
+
 TEST(JobTextTest, SmallestJobParses) {
   const Job job = MustParse(kJob);
   EXPECT_EQ(job.name(), "small");
@@ -699,6 +707,31 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"table[0].optimizer.learning_rate", "-0.5"}},
                       "table[0].optimizer.learning_rate: -0.5, must be above 0; it has no default, "
                       "such as 0.01"},
+        Contradiction{{{"dense.optimizer.schedule", "{kind: COSINE}"}},
+                      "dense.optimizer.schedule.total_samples: not set, and COSINE needs its end; "
+                      "set it to the samples of all epochs, or set train.max_steps"},
+        Contradiction{{{"table[0].optimizer",
+                        "{kind: SGD learning_rate: 1 schedule {kind: STEP "
+                        "every_samples: 5}}"}},
+                      "table[0].optimizer.schedule: factor: STEP needs it"},
+        Contradiction{{{"dense.optimizer.schedule", "{kind: POLYNOMIAL total_samples: 3000}"},
+                       {"train.max_steps", "100"}},
+                      "dense.optimizer.schedule.total_samples: 3000, but the job trains 3200 "
+                      "samples (train.max_steps 100), and the rate would stay at its end; leave it "
+                      "out, which ends the schedule with the job"},
+        Contradiction{
+            {{"dense.optimizer.schedule", "{warmup_samples: 3200}"}, {"train.max_steps", "100"}},
+            "dense.optimizer.schedule.warmup_samples: 3200, but the job ends after 3200 "
+            "samples (train.max_steps 100); shorten the warm-up"},
+        Contradiction{{{"dense.optimizer.schedule", "{warmup_samples: 32}"},
+                       {"dense.quorum", "MAJORITY"},
+                       {"policy.kind", "ASP"}},
+                      "dense.optimizer.schedule: not with quorum MAJORITY: a sum of gradients of "
+                      "several steps has no place in the schedule; give the tables schedules of "
+                      "their own, or drop the quorum"},
+        Contradiction{{{"staleness.row_share", "0.5"}},
+                      "staleness.row_share: 0.5, but gradients are not measured; say gradients: "
+                      "true, or remove it"},
         Contradiction{{{"dense.optimizer.learning_rate", "nan"}},
                       "dense.optimizer.learning_rate: nan, must be a finite number"},
         Contradiction{{{"dense.optimizer", "{kind: MOMENTUM learning_rate: 1 momentum: 1}"}},
