@@ -243,8 +243,8 @@ TEST(AsynchronyTest, WorkersWithoutMemoryAreMomentumOnAverage) {
 }
 
 // Gradient descent with rate r and delay t on w * w / 2: w(c+1) = w(c) - r w(c-t), and w(c) tends
-// to x^c with x^(t+1) = x^t - r. An update misses the change w(c) - w(c-t), so its distance relative
-// to w(c) is x^-t - 1, the update is 1 - x, and both have one direction.
+// to x^c with x^(t+1) = x^t - r. An update misses the change w(c) - w(c-t). Relative to w(c) its
+// length is x^-t - 1, that of the update is 1 - x, and both have one direction.
 TEST(StabilityTest, WhatAFixedDelayMissesIsTheFormula) {
   constexpr double kRate = 0.02;
   constexpr int64_t kSteps = 300;
