@@ -23,6 +23,7 @@
 #include "cli/export_command.h"
 #include "cli/launch/host_list.h"
 #include "cli/launch/ssh_command.h"
+#include "cli/policy_command.h"
 #include "cli/predict_command.h"
 #include "cli/replay_command.h"
 #include "cli/run_command.h"
@@ -226,7 +227,7 @@ bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
 // The order and the headings of the commands in `tandem --help`.
 void GroupCommands(CLI::App* app) {
   const std::pair<const char*, std::vector<const char*>> groups[] = {
-      {"Train", {"run", "agent", "checkpoint", "stop", "predict", "export", "cache"}},
+      {"Train", {"run", "agent", "checkpoint", "stop", "predict", "export", "cache", "policy"}},
       {"Ask", {"compare", "plan", "simulate"}},
       {"Look", {"status", "doctor", "inspect"}},
       {"For developers", {"bench", "replay", "datagen"}},
@@ -254,6 +255,8 @@ int Main(int argc, char** argv) {
   AddExport(&app, &export_flags);
   CacheFlags cache;
   AddCache(&app, &cache);
+  PolicyFlags policy;
+  AddPolicy(&app, &policy);
   study::CompareFlags compare;
   study::AddCompare(&app, &compare);
   plan::PlanFlags plan;
@@ -294,6 +297,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("plan")) return Printed(plan::PlanCommand(plan));
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
+  if (app.got_subcommand("policy")) return Printed(PolicyCommand(policy));
   if (app.got_subcommand("cache")) return Printed(CacheCommand(cache));
   if (app.got_subcommand("compare")) return study::CompareCommand(compare);
   if (app.got_subcommand("status")) return Printed(StatusCommand(status));

@@ -26,7 +26,7 @@ endif()
 set_target_properties(tandem_capi PROPERTIES EXPORT_NAME capi)
 install(TARGETS ${exported} tandem_capi EXPORT TandemTargets
   ARCHIVE LIBRARY FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
-install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h
+install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h policies/tandem_policy.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
 foreach(name bounds collectives job wire)
   install(FILES ${CMAKE_BINARY_DIR}/proto/${name}.pb.h

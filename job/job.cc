@@ -208,6 +208,12 @@ bool RanksItems(const Job& job) {
   return job.data().format() == Data::NCF || job.data().format() == Data::PROGRAM;
 }
 
+bool UsesPlugin(const Job& job) {
+  const auto is_plugin = [](const auto& part) { return part.policy().kind() == Policy::PLUGIN; };
+  return is_plugin(job) || is_plugin(job.dense()) ||
+         std::any_of(job.table().begin(), job.table().end(), is_plugin);
+}
+
 bool SumsByQuorum(const Job& job) {
   const Dense& dense = job.dense();
   if (dense.synchroniser() == Dense::LOCAL_SGD) {

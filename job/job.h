@@ -141,6 +141,8 @@ bool RanksItems(const Job& job);
 // Whether the dense replicas use sums of gradients, or sync rounds, that do not wait for all
 // workers. Always false with one worker, which has nobody to wait for.
 bool SumsByQuorum(const Job& job);
+// Whether a part of the job has a policy of kind PLUGIN.
+bool UsesPlugin(const Job& job);
 // The field that makes SumsByQuorum true, with its value: "dense.quorum: SOLO",
 // "dense.local_steps.quorum: 3".
 std::string QuorumText(const Job& job);

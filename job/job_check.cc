@@ -73,6 +73,11 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
         path + ".bound", name, " with train.prefetch_steps ", job.train().prefetch_steps(),
         "; a worker cannot read further ahead than its bound: raise bound or lower prefetch_steps");
   }
+  if (policy.kind() == Policy::PLUGIN && job.security().encrypt() == Security::NONE) {
+    return Refuse(path + ".kind",
+                  "PLUGIN runs a library in each process, so strangers must be kept out; drop "
+                  "security { encrypt: NONE }");
+  }
   TANDEM_ASSIGN_OR_RETURN(const auto made,
                           policies::NewUpdatePolicy(policy, job.cluster().workers()));
   if (made->properties().skips && job.staleness().record_order()) {

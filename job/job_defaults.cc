@@ -6,6 +6,7 @@
 #include "job/row_shape.h"
 #include "job/schedule_check.h"
 #include "job/silence_times.h"
+#include "policies/plugin.h"
 
 namespace tandem::job {
 namespace {
@@ -75,6 +76,7 @@ void FillPolicy(const Policy& parent, Policy* policy) {
   if (policy->kind() == Policy::POLICY_UNSPECIFIED) policy->set_kind(Policy::BSP);
   if (policy->async_scale() == Policy::ASYNC_SCALE_UNSPECIFIED)
     policy->set_async_scale(Policy::ONE);
+  policies::FillLibraryHash(policy);
 }
 
 // By default a global batch of GBA has as many updates as a synchronous step.

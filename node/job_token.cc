@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
+#include "job/job.h"
 #include "transport/tcp_address.h"
 
 namespace tandem::node {
@@ -100,6 +101,11 @@ absl::Status LoadKeys(const Job& job, RoleFlags* flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("security.encrypt: ALL needs a token; hint: export ", kTokenVariable,
                      "=$(openssl rand -hex 32) for every process"));
+  }
+  if (flags->keys == nullptr && job::UsesPlugin(job)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy kind PLUGIN needs a token, since it runs a library; hint: export ",
+                     kTokenVariable, "=$(openssl rand -hex 32) for every process"));
   }
   return absl::OkStatus();
 }

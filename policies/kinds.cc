@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "policies/plugin.h"
 
 namespace tandem::policies {
 namespace {
@@ -30,6 +31,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::ESSP, "bound cache_rows async_scale", NewEssp},
     {Policy::KEY_VALUE, "", NewStore},
     {Policy::COSINE_GATE, "age_decay age_cutoff async_scale", NewCosineGate},
+    {Policy::PLUGIN, "library options", nullptr},
 };
 
 // A field that some kinds take and others refuse.
@@ -61,6 +63,9 @@ constexpr KindField kFields[] = {
     {"age_cutoff",
      "an age_cutoff; say how many updates later a gradient counts nothing, such as age_cutoff: 64"},
     {"cache_rows", nullptr},
+    {"library",
+     "a library; say which shared library has the policy, such as library: \"libmine.so\""},
+    {"options", nullptr},
 };
 
 bool Takes(const PolicyKind& kind, absl::string_view field) {
@@ -131,6 +136,7 @@ float AsyncScale(const Policy& config, int workers) {
 
 absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& config, int workers) {
   TANDEM_ASSIGN_OR_RETURN(const PolicyKind* const row, FindKind("policy", config));
+  if (row->kind == Policy::PLUGIN) return NewPlugin(config, workers);
   return row->make(config, workers);
 }
 

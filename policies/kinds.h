@@ -16,7 +16,7 @@ namespace tandem::policies {
 struct PolicyKind {
   Policy::Kind kind;
   absl::string_view fields;  // of Policy that not all kinds take, separated by spaces
-  // Constructs the policy. The caller has checked the fields.
+  // Constructs the policy. The caller has checked the fields. Null: NewPlugin does.
   std::unique_ptr<UpdatePolicy> (*make)(const Policy& config, int workers);
 };
 

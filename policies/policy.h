@@ -7,7 +7,7 @@
 //   tick   by how much does the version move now? Each tick also closes the oldest group of held
 //          updates.
 //
-// The same objects run on shards, on workers (start only) and in the simulator. A policy keeps no
+// The same objects run on shards, on workers (start only) and in the simulator. An object keeps no
 // state: it sees only its arguments. These are RangeProgress, the sizes of the buffer of held
 // updates (Buffered), the last push (Pushed), the numbers of each update, the updates that are
 // applied with it (Group) and, if the policy asks for them, rows as they were read. The range takes
@@ -69,6 +69,7 @@ struct RangeProgress {
   int64_t version = 0;                  // ticks so far
   std::vector<WorkerProgress> workers;  // by rank
   std::vector<WorkerPace> paces;        // by rank, if they are measured
+  std::vector<uint8_t> state;           // of the policy: Properties::state_bytes
   // Set in the progress of a range: holds the answers to the questions below, and changes with
   // each step. If it is null, as in a checkpoint, the methods look at each worker. A copy of the
   // progress must not keep it.
@@ -99,6 +100,7 @@ struct Front {
   int64_t version = 0;
   int64_t min_clock = 0;  // RangeProgress::MinClock
   int slowest = 0;        // RangeProgress::Slowest, if the policy measures steps; else 0
+  int64_t admitted = 0;   // RangeProgress::Admitted, if the policy asks again; else 0
   friend bool operator==(const Front&, const Front&) = default;
 };
 Front FrontOf(const RangeProgress& progress, const Properties& properties);
@@ -203,13 +205,19 @@ class UpdatePolicy {
   // the worker prefetches.
   //
   // The decision may depend on the front of the range (FrontOf), on the reader's own progress and
-  // pace, and on the pace of the slowest worker. It must not depend on anything else: a read that
+  // pace, and on the pace of the slowest worker. Unless the policy asks again
+  // (Properties::asks_again), it must not depend on anything else: a read that
   // has to wait is decided again only after a push of its own worker or a change of the front. (The
   // pace of the slowest worker changes with its push, which also changes the front.)
   virtual bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const = 0;
 
   // apply: what happens to an update that has just been admitted. `progress` already counts it.
   virtual Arrival OnArrival(const RangeProgress& progress, const Update& update) const = 0;
+
+  // After OnArrival, for policies that have state: changes the state of the range. `progress` is as
+  // in OnArrival, and its state is the one that changes.
+  virtual void Remember(const RangeProgress& /*progress*/, const Update& /*update*/,
+                        absl::Span<uint8_t> /*state*/) const {}
 
   // apply: how the update changes when it reaches the optimizer, by itself or in a fold. `group`:
   // the updates that are applied with it, and the update.

@@ -92,6 +92,7 @@ Front FrontOf(const RangeProgress& progress, const Properties& properties) {
   }
   front.min_clock = progress.MinClock();
   front.slowest = properties.measures_steps ? progress.Slowest() : 0;
+  front.admitted = properties.asks_again ? progress.Admitted() : 0;
   return front;
 }
 

@@ -40,7 +40,10 @@ struct Properties {
   bool measures_steps = false;  // ranges measure the pace of each worker (WorkerPace)
   bool keeps_rows = false;      // workers keep rows that they have read (client/row_cache.h)
   int64_t cache_rows = 0;       // ... at most so many of a table; 0: all that they read
-  bool store = false;  // no updates: programs write whole rows, and ranges number the writes
+  // A read that waits is asked for again after every push, whatever the push changed.
+  bool asks_again = false;
+  uint64_t state_bytes = 0;  // that ranges keep for the policy (RangeProgress::state)
+  bool store = false;        // no updates: programs write whole rows, and ranges number the writes
   // More than 0: ranges keep a mean square of each element's gradients and divide
   // Transform::compensation by its root. At each gradient the mean square keeps this share of its
   // old value.

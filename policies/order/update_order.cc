@@ -23,6 +23,7 @@ OrderState::OrderState(const UpdatePolicy& policy, const Options& options)
       options_(options),
       clocks_(options.workers, properties_, &progress_) {
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
+  progress_.state.resize(properties_.state_bytes);
   if (properties_.counts_reads) {
     pulls_ = std::make_unique<PullSequence>(options.workers, options.reads);
   }
@@ -98,11 +99,13 @@ void OrderState::EncodeMemory(std::string* out) const {
   for (const WorkerPace& pace : progress_.paces) {
     out->append(reinterpret_cast<const char*>(&pace.step_time), sizeof pace.step_time);
   }
+  out->append(reinterpret_cast<const char*>(progress_.state.data()), progress_.state.size());
 }
 
 absl::Status OrderState::DecodeMemory(absl::string_view* bytes) {
   const size_t of_numbers = pulls_ == nullptr ? 0 : pulls_->EncodedBytes();
-  const size_t needed = of_numbers + progress_.paces.size() * sizeof(int64_t);
+  const size_t needed =
+      of_numbers + progress_.paces.size() * sizeof(int64_t) + progress_.state.size();
   if (bytes->size() < needed) {
     return absl::DataLossError(absl::StrCat("the memory of its policy has ", bytes->size(),
                                             " bytes, expected at least ", needed));
@@ -115,6 +118,8 @@ absl::Status OrderState::DecodeMemory(absl::string_view* bytes) {
     pace.step_time = std::clamp<int64_t>(pace.step_time, 0, kLongestStep);
     bytes->remove_prefix(sizeof pace.step_time);
   }
+  bytes->copy(reinterpret_cast<char*>(progress_.state.data()), progress_.state.size());
+  bytes->remove_prefix(progress_.state.size());
   return absl::OkStatus();
 }
 

@@ -102,9 +102,9 @@ class OrderState {
   // policy would treat the new gradients as late.
   void ForgetWorker(int rank);
 
-  // Appends the numbers of reads and the paces, for a range move or a checkpoint. Of a pace only
-  // the step time is written. The time of the last push is by this owner's clock, so it means
-  // nothing to another owner.
+  // Appends the numbers of reads, the paces and the state, for a range move or a checkpoint. Of a
+  // pace only the step time is written. The time of the last push is by this owner's clock, so it
+  // means nothing to another owner.
   void EncodeMemory(std::string* out) const;
   // Removes them from the front of `bytes`. DATA_LOSS: too few bytes.
   absl::Status DecodeMemory(absl::string_view* bytes);
@@ -167,7 +167,11 @@ class UpdateOrder final : public OrderState {
     const bool one_step = first == update.step;
     Pushed pushed = {.steps = Count(now_us, first, finished, &update)};
     sink->OnCounted(&update);
-    switch (policy_.OnArrival(progress_, update)) {
+    const Arrival arrival = policy_.OnArrival(progress_, update);
+    if (!progress_.state.empty()) {
+      policy_.Remember(progress_, update, absl::MakeSpan(progress_.state));
+    }
+    switch (arrival) {
       case Arrival::kApply: {
         const Transform transform = policy_.OnApply(progress_, update);
         pushed.applied = update.samples > 0 && transform.factor != 0.0f ? 1 : 0;

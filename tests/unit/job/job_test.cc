@@ -119,7 +119,7 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
       "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, KEY_VALUE, "
-      "ESSP, COSINE_GATE, RINGMASTER, RINGLEADER, DELAY_ADAPTIVE; did you mean SSP?");
+      "ESSP, COSINE_GATE, RINGMASTER, RINGLEADER, DELAY_ADAPTIVE, PLUGIN; did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: SDG > }"),
             "job.textproto:1:28: \"SDG\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
@@ -236,7 +236,7 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
             "SYNC_SWITCH, KEY_VALUE, ESSP, COSINE_GATE, "
-            "RINGMASTER, RINGLEADER, DELAY_ADAPTIVE; did you mean SSP?");
+            "RINGMASTER, RINGLEADER, DELAY_ADAPTIVE, PLUGIN; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
