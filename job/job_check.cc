@@ -18,6 +18,7 @@
 #include "job/schedule_check.h"
 #include "job/step_time_check.h"
 #include "job/user_module.h"
+#include "optim/own_settings.h"
 #include "policies/kinds.h"
 
 namespace tandem::job {
@@ -101,30 +102,25 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   return absl::OkStatus();
 }
 
-// Refuses settings of one kind of optimizer that are given to another kind.
+// Refuses settings of some kinds of optimizers that are given to another kind.
 absl::Status CheckOptimizerOwnFields(const std::string& path, const Optimizer& optimizer) {
   const Optimizer::Kind kind = optimizer.kind();
-  const std::string name = Optimizer::Kind_Name(kind);
-  const bool adagrad = kind == Optimizer::ADAGRAD || kind == Optimizer::ROWWISE_ADAGRAD;
-  const bool adam = kind == Optimizer::ADAM;
   const auto only_for = [&](absl::string_view field, absl::string_view kinds) {
     return Refuse(absl::StrCat(path, ".", field), "only for ", kinds, ", and the optimizer is ",
-                  name);
+                  Optimizer::Kind_Name(kind));
   };
-  if (optimizer.momentum() != 0 && kind != Optimizer::MOMENTUM)
-    return only_for("momentum", "MOMENTUM");
-  if (optimizer.beta1() != 0 && !adam) return only_for("beta1", "ADAM");
-  if (optimizer.beta2() != 0 && !adam) return only_for("beta2", "ADAM");
-  if (optimizer.epsilon() != 0 && !adam && !adagrad) {
-    return only_for("epsilon", "ADAM, ADAGRAD and ROWWISE_ADAGRAD");
+  for (const optim::OwnSetting& setting : optim::OwnSettings()) {
+    if ((optimizer.*setting.get)() == 0 || setting.OwnerOf(kind) != nullptr) continue;
+    return only_for(setting.name, setting.OwnerNames());
   }
-  if (optimizer.step_count() != Optimizer::STEP_COUNT_UNSPECIFIED && !adam) {
-    return only_for("step_count", "ADAM");
+  if (optimizer.step_count() != Optimizer::STEP_COUNT_UNSPECIFIED && !optim::IsKindOfAdam(kind)) {
+    return only_for("step_count", optim::Names(optim::KindsOfAdam()));
   }
-  if (optimizer.initial_accumulator() != 0 && !adagrad) {
-    return only_for("initial_accumulator", "ADAGRAD and ROWWISE_ADAGRAD");
-  }
-  return absl::OkStatus();
+  if (!optimizer.catch_up()) return absl::OkStatus();
+  if (kind != Optimizer::ADAM) return only_for("catch_up", "ADAM");
+  if (optimizer.step_count() == Optimizer::TABLE) return absl::OkStatus();
+  return Refuse(path + ".catch_up",
+                "only with step_count TABLE: a row that counts its own steps missed none");
 }
 
 // Refuses all settings of kind PROGRAM. The program makes its own optimizer, so nothing would obey
@@ -251,6 +247,11 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
     return Refuse(path + ".optimizer",
                   "PROGRAM is for dense parameters, and rows are updated on servers; say "
                   "optimizer { kind: ADAGRAD learning_rate: 0.05 }, or another one");
+  }
+  if (table.optimizer().kind() == Optimizer::MUON) {
+    return Refuse(path + ".optimizer",
+                  "MUON is for the matrices of dense parameters, and a table has rows; say "
+                  "optimizer { kind: ADAMW learning_rate: 0.001 }, or another one");
   }
   if (table.ids_per_field() != 0 && job.data().format() != Data::PROGRAM) {
     return Refuse(path + ".ids_per_field", "only for data.format PROGRAM");
@@ -598,6 +599,47 @@ absl::Status CheckQuorum(const Job& job) {
   return CheckRepeatsNothing("dense.quorum", quorum, "say ALL", job);
 }
 
+// Refuses MUON where a worker does not step whole matrices in its own memory, with the mean
+// gradient of all workers.
+absl::Status CheckMuon(const Dense& dense) {
+  if (dense.optimizer().kind() != Optimizer::MUON) return absl::OkStatus();
+  const std::string with =
+      dense.synchroniser() != Dense::ALLREDUCE
+          ? absl::StrCat("synchroniser ", Dense::Synchroniser_Name(dense.synchroniser()))
+      : dense.sharded_optimizer()     ? "a sharded optimizer"
+      : dense.quorum() > Dense::ALL   ? absl::StrCat("quorum ", Dense::Quorum_Name(dense.quorum()))
+      : dense.device() == Dense::CUDA ? "device CUDA"
+                                      : "";
+  if (with.empty()) return absl::OkStatus();
+  return Refuse("dense.optimizer.kind", "MUON not with ", with,
+                ": it steps whole matrices on the processor of each worker, with the sum of all "
+                "gradients; use ALLREDUCE without the rest, or ADAMW");
+}
+
+// Refuses settings that only rows of tables can obey.
+absl::Status CheckDenseOptimizer(const Dense& dense) {
+  const Optimizer& optimizer = dense.optimizer();
+  const std::string path = "dense.optimizer";
+  const auto only_for_tables = [&](absl::string_view field, absl::string_view value) {
+    return Refuse(absl::StrCat(path, ".", field),
+                  "only for tables, since dense parameters are in each step; write table { "
+                  "optimizer { ",
+                  field, ": ", value, " } }, which inherits the rest");
+  };
+  if (optimizer.step_count() != Optimizer::STEP_COUNT_UNSPECIFIED) {
+    return only_for_tables("step_count", Optimizer::StepCount_Name(optimizer.step_count()));
+  }
+  if (optimizer.catch_up()) return only_for_tables("catch_up", "true");
+  if (optimizer.kind() == Optimizer::ROWWISE_ADAM) {
+    return Refuse(path + ".kind",
+                  "ROWWISE_ADAM has one second moment for a row, and parameters of several layers "
+                  "share a block; use ADAM here, and write table { optimizer { kind: ROWWISE_ADAM "
+                  "learning_rate: 0.01 } }");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckMuon(dense));
+  return CheckOptimizer(path, optimizer);
+}
+
 // Checks `dense`. A user sees only the first refusal, so fields that do not belong to the
 // synchroniser come first: those of LOCAL_SGD, EASGD and the quorum exclude many others. The checks
 // up to the branch for SERVERS hold for every synchroniser. The rest is about replicas: whether the
@@ -606,14 +648,7 @@ absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   TANDEM_RETURN_IF_ERROR(CheckLocalSteps(job));
   TANDEM_RETURN_IF_ERROR(CheckQuorum(job));
-  if (dense.optimizer().step_count() != Optimizer::STEP_COUNT_UNSPECIFIED) {
-    return Refuse(
-        "dense.optimizer.step_count",
-        "only for tables, since dense parameters are in each step; write table { optimizer "
-        "{ step_count: ",
-        Optimizer::StepCount_Name(dense.optimizer().step_count()), " } }, which inherits the rest");
-  }
-  TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
+  TANDEM_RETURN_IF_ERROR(CheckDenseOptimizer(dense));
   TANDEM_RETURN_IF_ERROR(CheckSchedule("dense.optimizer", dense.optimizer(), job));
   if (dense.optimizer().has_schedule() && dense.quorum() > Dense::ALL) {
     return Refuse("dense.optimizer.schedule", "not with quorum ",

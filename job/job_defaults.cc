@@ -6,6 +6,7 @@
 #include "job/row_shape.h"
 #include "job/schedule_check.h"
 #include "job/silence_times.h"
+#include "optim/own_settings.h"
 #include "policies/plugin.h"
 
 namespace tandem::job {
@@ -93,15 +94,7 @@ void FillOptimizer(const Optimizer& parent, Optimizer* optimizer) {
     *optimizer = merged;
   }
   if (optimizer->kind() == Optimizer::OPTIMIZER_UNSPECIFIED) optimizer->set_kind(Optimizer::SGD);
-  const Optimizer::Kind kind = optimizer->kind();
-  if (kind == Optimizer::MOMENTUM) TANDEM_DEFAULT(optimizer, momentum, 0.9);
-  if (kind == Optimizer::ADAM) {
-    TANDEM_DEFAULT(optimizer, beta1, 0.9);
-    TANDEM_DEFAULT(optimizer, beta2, 0.999);
-  }
-  if (kind == Optimizer::ADAM || kind == Optimizer::ADAGRAD || kind == Optimizer::ROWWISE_ADAGRAD) {
-    TANDEM_DEFAULT(optimizer, epsilon, 1e-8);
-  }
+  optim::FillOwnSettings(optimizer);
 }
 
 void FillInitializer(int dim, Initializer* initializer) {
@@ -176,7 +169,7 @@ void FillTable(const Job& job, Table* table) {
     TANDEM_DEFAULT(table, ids_per_field, 1);
   }
   FillOptimizer(job.dense().optimizer(), table->mutable_optimizer());
-  if (table->optimizer().kind() == Optimizer::ADAM &&
+  if (optim::IsKindOfAdam(table->optimizer().kind()) &&
       table->optimizer().step_count() == Optimizer::STEP_COUNT_UNSPECIFIED) {
     table->mutable_optimizer()->set_step_count(Optimizer::TABLE);
   }

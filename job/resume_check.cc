@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "optim/own_settings.h"
 
 namespace tandem::job {
 namespace {
@@ -186,7 +187,7 @@ void KeepStepCounts(const Job& was, Job* job) {
   for (Table& table : *job->mutable_table()) {
     const Optimizer::Kind own = table.optimizer().kind();
     const Optimizer::Kind kind = own == 0 ? job->dense().optimizer().kind() : own;
-    if (kind != Optimizer::ADAM || table.optimizer().step_count() != 0) continue;
+    if (!optim::IsKindOfAdam(kind) || table.optimizer().step_count() != 0) continue;
     for (const Table& before : was.table()) {
       if (before.name() != table.name() || before.optimizer().step_count() == 0) continue;
       table.mutable_optimizer()->set_step_count(before.optimizer().step_count());

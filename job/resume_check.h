@@ -29,7 +29,7 @@ std::vector<std::string> AllDifferences(const Job& was, const Job& is);
 // counted the steps of ADAM in tables by row.
 Overrides EarlierSettings(const Job& written);
 // Copies the step count of the run that resumes, `was`, to each table of `job` whose optimizer is
-// ADAM without a step count. `job` is as the user wrote it.
+// a kind of Adam without a step count. `job` is as the user wrote it.
 void KeepStepCounts(const Job& was, Job* job);
 
 }  // namespace tandem::job

@@ -18,6 +18,8 @@ struct OptimizerSettings {
   double beta2 = 0;
   float epsilon = 0;
   float initial_accumulator = 0;
+  float l1 = 0, l2 = 0, ftrl_beta = 0;
+  float decoupled_decay = 0;  // weight_decay of the kinds that do not add it to the gradient
   GradientRule gradient;
 };
 
@@ -25,8 +27,14 @@ std::unique_ptr<RowOptimizer> NewSgd(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewMomentum(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewAdagrad(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& settings);
-std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings,
+std::unique_ptr<RowOptimizer> NewFtrl(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewRmsProp(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewLion(const OptimizerSettings& settings);
+// The kinds of Adam.
+std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings, Optimizer::Kind kind,
                                       Optimizer::StepCount count);
+std::unique_ptr<RowOptimizer> NewMuon(const OptimizerSettings& settings,
+                                      absl::Span<const MatrixPlace> matrices);
 // Stands for an optimizer that a program applies itself. It has a name and `slots` slots for each
 // row. Apply is never called.
 std::unique_ptr<RowOptimizer> NewProgramOptimizer(int slots);

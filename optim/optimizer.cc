@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "optim/kinds.h"
+#include "optim/own_settings.h"
 
 namespace tandem::optim {
 namespace {
@@ -31,37 +32,46 @@ absl::Status CheckFraction(absl::string_view name, double value) {
   return OutOfRange(name, value, "must be at least 0 and below 1 in 32 bits");
 }
 
-double OrDefault(double value, double otherwise) { return value == 0 ? otherwise : value; }
+// A setting that the kind lacks is 0.
+absl::Status CheckUnlessZero(absl::string_view name, double value) {
+  return value == 0 ? absl::OkStatus() : CheckPositive(name, value);
+}
 
-absl::StatusOr<OptimizerSettings> Check(const Optimizer& config) {
-  const double momentum = OrDefault(config.momentum(), 0.9);
-  const double beta1 = OrDefault(config.beta1(), 0.9);
-  const double beta2 = OrDefault(config.beta2(), 0.999);
-  const double epsilon = OrDefault(config.epsilon(), 1e-8);
+absl::StatusOr<OptimizerSettings> Check(Optimizer config) {
+  FillOwnSettings(&config);
   TANDEM_RETURN_IF_ERROR(CheckPositive("learning_rate", config.learning_rate()));
-  TANDEM_RETURN_IF_ERROR(CheckFraction("momentum", momentum));
-  TANDEM_RETURN_IF_ERROR(CheckFraction("beta1", beta1));
-  TANDEM_RETURN_IF_ERROR(CheckFraction("beta2", beta2));
-  TANDEM_RETURN_IF_ERROR(CheckPositive("epsilon", epsilon));
+  TANDEM_RETURN_IF_ERROR(CheckFraction("momentum", config.momentum()));
+  TANDEM_RETURN_IF_ERROR(CheckFraction("beta1", config.beta1()));
+  TANDEM_RETURN_IF_ERROR(CheckFraction("beta2", config.beta2()));
+  TANDEM_RETURN_IF_ERROR(CheckUnlessZero("epsilon", config.epsilon()));
   TANDEM_RETURN_IF_ERROR(CheckNotNegative("initial_accumulator", config.initial_accumulator()));
   TANDEM_RETURN_IF_ERROR(CheckNotNegative("weight_decay", config.weight_decay()));
   TANDEM_RETURN_IF_ERROR(CheckNotNegative("clip_norm", config.clip_norm()));
+  TANDEM_RETURN_IF_ERROR(CheckNotNegative("l1", config.l1()));
+  TANDEM_RETURN_IF_ERROR(CheckNotNegative("l2", config.l2()));
+  TANDEM_RETURN_IF_ERROR(CheckUnlessZero("ftrl_beta", config.ftrl_beta()));
   OptimizerSettings settings;
   settings.learning_rate = static_cast<float>(config.learning_rate());
-  settings.momentum = static_cast<float>(momentum);
-  settings.beta1 = beta1;
-  settings.beta2 = beta2;
-  settings.epsilon = static_cast<float>(epsilon);
+  settings.momentum = static_cast<float>(config.momentum());
+  settings.beta1 = config.beta1();
+  settings.beta2 = config.beta2();
+  settings.epsilon = static_cast<float>(config.epsilon());
   settings.initial_accumulator = static_cast<float>(config.initial_accumulator());
+  settings.l1 = static_cast<float>(config.l1());
+  settings.l2 = static_cast<float>(config.l2());
+  settings.ftrl_beta = static_cast<float>(config.ftrl_beta());
   settings.gradient.clip_norm = static_cast<float>(config.clip_norm());
-  settings.gradient.weight_decay = static_cast<float>(config.weight_decay());
+  const bool decoupled = config.kind() == Optimizer::ADAMW || config.kind() == Optimizer::LION ||
+                         config.kind() == Optimizer::MUON;
+  (decoupled ? settings.decoupled_decay : settings.gradient.weight_decay) =
+      static_cast<float>(config.weight_decay());
   return settings;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config,
-                                                              int program_slots) {
+absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(
+    const Optimizer& config, int program_slots, absl::Span<const MatrixPlace> matrices) {
   if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer(program_slots);
   TANDEM_ASSIGN_OR_RETURN(const OptimizerSettings settings, Check(config));
   switch (config.kind()) {
@@ -74,8 +84,19 @@ absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& c
       return NewAdagrad(settings);
     case Optimizer::ROWWISE_ADAGRAD:
       return NewRowwiseAdagrad(settings);
+    case Optimizer::FTRL:
+      return NewFtrl(settings);
+    case Optimizer::RMSPROP:
+      return NewRmsProp(settings);
+    case Optimizer::LION:
+      return NewLion(settings);
     case Optimizer::ADAM:
-      return NewAdam(settings, config.step_count());
+    case Optimizer::AMSGRAD:
+    case Optimizer::ADAMW:
+    case Optimizer::ROWWISE_ADAM:
+      return NewAdam(settings, config.kind(), config.step_count());
+    case Optimizer::MUON:
+      return NewMuon(settings, matrices);
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("optimizer: kind ", static_cast<int>(config.kind()), " is unknown"));

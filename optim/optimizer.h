@@ -22,10 +22,16 @@ namespace tandem::optim {
 // One step of the optimizer over some rows.
 struct OptimizerStep {
   // The number of this step of the table, from 1; 0 for dense parameters, which need none. Only
-  // Adam that counts by table reads it.
+  // the kinds of Adam that count by table read it.
   int64_t number = 0;
   // The factor of the learning rate: that of the schedule, times that of the policy.
   float rate = 1;
+};
+
+// A matrix among dense parameters: [rows, cols] floats, row by row from element `offset` of their
+// flat buffer.
+struct MatrixPlace {
+  int64_t offset = 0, rows = 0, cols = 0;
 };
 
 class RowOptimizer {
@@ -35,8 +41,9 @@ class RowOptimizer {
   // The name stored in files. It must change whenever the meaning of the slots changes.
   virtual std::string name() const = 0;
 
-  // How many floats each row needs in addition to its `dim` weights: 0 for SGD, dim for Adagrad, 1
-  // for row-wise Adagrad, 2 * dim for Adam (m, v), one more if each row counts its own steps.
+  // How many floats each row needs in addition to its `dim` weights, such as 0 for SGD, dim for
+  // Adagrad, 1 for row-wise Adagrad, 2 * dim for Adam (m, v), one more if each row counts its own
+  // steps.
   virtual int slots_per_row(int dim) const = 0;
 
   // Fills in the slots of a new row.
@@ -45,8 +52,10 @@ class RowOptimizer {
   // Updates rows: row i has its weights at rows[i][0..dim), its slots at slots[i][0..slots_per_row)
   // and its gradient at gradients[i*dim .. (i+1)*dim). The rows must be distinct. For each row,
   // `scale` first multiplies the gradient. The gradient is then clipped to clip_norm. Last,
-  // weight_decay times the weight is added. A row's new bits depend on that row and the step alone,
-  // not on how many others share the call.
+  // weight_decay times the weight is added, unless the kind decays weights by itself.
+  // A row's new bits depend on that row and the step alone, not on how many others share the call.
+  // MUON is the exception: its rows are all blocks of the dense parameters, in their order, and the
+  // elements of a matrix depend on each other.
   virtual void Apply(int dim, float scale, const OptimizerStep& step,
                      absl::Span<const float> gradients, absl::Span<float* const> rows,
                      absl::Span<float* const> slots) const = 0;
@@ -54,9 +63,10 @@ class RowOptimizer {
 
 // Constructs the optimizer. INVALID_ARGUMENT names a setting that is out of range. A setting of 0
 // takes the default that proto/job.proto states; the learning rate has no default and must be
-// given. `program_slots`: the slots of each row, if the optimizer is PROGRAM.
-absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config,
-                                                              int program_slots = 0);
+// given. `program_slots`: the slots of each row, if the optimizer is PROGRAM. `matrices`: for MUON
+// alone, in the order of the buffer, and none overlaps another. MUON is ADAMW outside of them.
+absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(
+    const Optimizer& config, int program_slots = 0, absl::Span<const MatrixPlace> matrices = {});
 
 }  // namespace tandem::optim
 

@@ -736,29 +736,94 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.optimizer.learning_rate: nan, must be a finite number"},
         Contradiction{{{"dense.optimizer", "{kind: MOMENTUM learning_rate: 1 momentum: 1}"}},
                       "dense.optimizer.momentum: 1, must be at least 0 and below 1"},
-        Contradiction{{{"dense.optimizer.momentum", "0.5"}},
-                      "dense.optimizer.momentum: only for MOMENTUM, and the optimizer is SGD"},
+        Contradiction{
+            {{"dense.optimizer.momentum", "0.5"}},
+            "dense.optimizer.momentum: only for MOMENTUM and MUON, and the optimizer is SGD"},
         Contradiction{{{"dense.optimizer", "{kind: ADAM learning_rate: 1 beta1: -0.1}"}},
                       "dense.optimizer.beta1: -0.1, must be at least 0 and below 1"},
         Contradiction{{{"dense.optimizer", "{kind: ADAM learning_rate: 1 beta2: nan}"}},
                       "dense.optimizer.beta2: nan, must be a finite number"},
         Contradiction{{{"dense.optimizer.beta1", "0.5"}},
-                      "dense.optimizer.beta1: only for ADAM, and the optimizer is SGD"},
+                      "dense.optimizer.beta1: only for ADAM, AMSGRAD, ADAMW, ROWWISE_ADAM, "
+                      "LION and MUON, and the optimizer is SGD"},
         Contradiction{{{"dense.optimizer.beta2", "0.5"}},
-                      "dense.optimizer.beta2: only for ADAM, and the optimizer is SGD"},
+                      "dense.optimizer.beta2: only for ADAM, AMSGRAD, ADAMW, ROWWISE_ADAM, "
+                      "RMSPROP, LION and MUON, and the optimizer is SGD"},
         Contradiction{
             {{"dense.optimizer.epsilon", "0.5"}},
-            "dense.optimizer.epsilon: only for ADAM, ADAGRAD and ROWWISE_ADAGRAD, and the "
-            "optimizer is SGD"},
+            "dense.optimizer.epsilon: only for ADAGRAD, ROWWISE_ADAGRAD, ADAM, AMSGRAD, ADAMW, "
+            "ROWWISE_ADAM, RMSPROP and MUON, and the optimizer is SGD"},
         Contradiction{{{"table[0].optimizer.step_count", "ROW"}},
-                      "table[0].optimizer.step_count: only for ADAM, and the optimizer is SGD"},
+                      "table[0].optimizer.step_count: only for ADAM, AMSGRAD, ADAMW and "
+                      "ROWWISE_ADAM, and the optimizer is SGD"},
         Contradiction{
             {{"dense.optimizer", "{kind: ADAM learning_rate: 1 step_count: ROW}"}},
             "dense.optimizer.step_count: only for tables, since dense parameters are in "
             "each step; write table { optimizer { step_count: ROW } }, which inherits the rest"},
         Contradiction{{{"dense.optimizer.initial_accumulator", "0.5"}},
-                      "dense.optimizer.initial_accumulator: only for ADAGRAD and ROWWISE_ADAGRAD, "
-                      "and the optimizer is SGD"},
+                      "dense.optimizer.initial_accumulator: only for ADAGRAD, ROWWISE_ADAGRAD and "
+                      "FTRL, and the optimizer is SGD"},
+        Contradiction{{{"dense.optimizer", "{kind: LION learning_rate: 1 epsilon: 1e-8}"}},
+                      "dense.optimizer.epsilon: only for ADAGRAD, ROWWISE_ADAGRAD, ADAM, AMSGRAD, "
+                      "ADAMW, ROWWISE_ADAM, RMSPROP and MUON, and the optimizer is LION"},
+        Contradiction{{{"dense.optimizer", "{kind: RMSPROP learning_rate: 1 beta1: 0.5}"}},
+                      "dense.optimizer.beta1: only for ADAM, AMSGRAD, ADAMW, ROWWISE_ADAM, "
+                      "LION and MUON, and the optimizer is RMSPROP"},
+        Contradiction{{{"table[0].optimizer", "{kind: ADAGRAD learning_rate: 1 l1: 1}"}},
+                      "table[0].optimizer.l1: only for FTRL, and the optimizer is ADAGRAD"},
+        Contradiction{{{"table[0].optimizer", "{kind: ADAGRAD learning_rate: 1 l2: 1}"}},
+                      "table[0].optimizer.l2: only for FTRL, and the optimizer is ADAGRAD"},
+        Contradiction{{{"table[0].optimizer", "{kind: ADAGRAD learning_rate: 1 ftrl_beta: 1}"}},
+                      "table[0].optimizer.ftrl_beta: only for FTRL, and the optimizer is ADAGRAD"},
+        Contradiction{{{"table[0].optimizer", "{kind: FTRL learning_rate: 1 ftrl_beta: -1}"}},
+                      "table[0].optimizer.ftrl_beta: -1, must be above 0"},
+        Contradiction{{{"table[0].optimizer", "{kind: ADAMW learning_rate: 1 catch_up: true}"}},
+                      "table[0].optimizer.catch_up: only for ADAM, and the optimizer is ADAMW"},
+        Contradiction{{{"table[0].optimizer",
+                        "{kind: ADAM learning_rate: 1 catch_up: true step_count: ROW}"}},
+                      "table[0].optimizer.catch_up: only with step_count TABLE: a row that counts "
+                      "its own steps missed none"},
+        Contradiction{
+            {{"dense.optimizer", "{kind: ADAM learning_rate: 1 catch_up: true}"}},
+            "dense.optimizer.catch_up: only for tables, since dense parameters are in each "
+            "step; write table { optimizer { catch_up: true } }, which inherits the rest"},
+        Contradiction{
+            {{"dense.optimizer", "{kind: ADAMW learning_rate: 1 step_count: TABLE}"}},
+            "dense.optimizer.step_count: only for tables, since dense parameters are in "
+            "each step; write table { optimizer { step_count: TABLE } }, which inherits the rest"},
+        Contradiction{{{"dense.optimizer", "{kind: MUON learning_rate: 1}"}},
+                      "table[0].optimizer: MUON is for the matrices of dense parameters, and a "
+                      "table has rows; say optimizer { kind: ADAMW learning_rate: 0.001 }, or "
+                      "another one"},
+        Contradiction{
+            {{"dense", "{synchroniser: SERVERS optimizer {kind: MUON learning_rate: 1}}"}},
+            "dense.optimizer.kind: MUON not with synchroniser SERVERS: it steps whole matrices on "
+            "the processor of each worker, with the sum of all gradients; use ALLREDUCE without "
+            "the rest, or ADAMW"},
+        Contradiction{{{"dense",
+                        "{synchroniser: LOCAL_SGD local_steps {sync_every: 4} "
+                        "optimizer {kind: MUON learning_rate: 1}}"}},
+                      "dense.optimizer.kind: MUON not with synchroniser LOCAL_SGD: it steps whole "
+                      "matrices on the processor of each worker, with the sum of all gradients; "
+                      "use ALLREDUCE without the rest, or ADAMW"},
+        Contradiction{
+            {{"dense", "{sharded_optimizer: true optimizer {kind: MUON learning_rate: 1}}"}},
+            "dense.optimizer.kind: MUON not with a sharded optimizer: it steps whole matrices on "
+            "the processor of each worker, with the sum of all gradients; use ALLREDUCE without "
+            "the rest, or ADAMW"},
+        Contradiction{{{"policy", "{kind: ASP}"},
+                       {"dense", "{quorum: SOLO optimizer {kind: MUON learning_rate: 1}}"}},
+                      "dense.optimizer.kind: MUON not with quorum SOLO: it steps whole matrices on "
+                      "the processor of each worker, with the sum of all gradients; use ALLREDUCE "
+                      "without the rest, or ADAMW"},
+        Contradiction{{{"dense", "{device: CUDA optimizer {kind: MUON learning_rate: 1}}"}},
+                      "dense.optimizer.kind: MUON not with device CUDA: it steps whole matrices on "
+                      "the processor of each worker, with the sum of all gradients; use ALLREDUCE "
+                      "without the rest, or ADAMW"},
+        Contradiction{{{"dense.optimizer", "{kind: ROWWISE_ADAM learning_rate: 1}"}},
+                      "dense.optimizer.kind: ROWWISE_ADAM has one second moment for a row, and "
+                      "parameters of several layers share a block; use ADAM here, and write table "
+                      "{ optimizer { kind: ROWWISE_ADAM learning_rate: 0.01 } }"},
         Contradiction{{{"dense.optimizer", "{kind: ADAGRAD learning_rate: 1 epsilon: -1}"}},
                       "dense.optimizer.epsilon: -1, must be at least 0"},
         Contradiction{{{"dense.optimizer.weight_decay", "-1"}},
@@ -1215,6 +1280,30 @@ TEST(ResolveTest, OptimizerDefaultsByKind) {
             0.9);
   EXPECT_EQ(MustResolve({{"dense.optimizer.kind", "ADAGRAD"}}).job.dense().optimizer().epsilon(),
             1e-8);
+  const Optimizer lion = MustResolve({{"dense.optimizer.kind", "LION"}}).job.dense().optimizer();
+  EXPECT_EQ(lion.beta1(), 0.9);
+  EXPECT_EQ(lion.beta2(), 0.99);
+  EXPECT_EQ(lion.epsilon(), 0);
+  const Optimizer rms = MustResolve({{"dense.optimizer.kind", "RMSPROP"}}).job.dense().optimizer();
+  EXPECT_EQ(rms.beta1(), 0);
+  EXPECT_EQ(rms.beta2(), 0.99);
+  EXPECT_EQ(rms.epsilon(), 1e-8);
+  const Optimizer ftrl = MustResolve({{"dense.optimizer.kind", "FTRL"}}).job.dense().optimizer();
+  EXPECT_EQ(ftrl.ftrl_beta(), 1);
+  EXPECT_EQ(ftrl.l1(), 0);
+  EXPECT_EQ(ftrl.beta2(), 0);
+  const job::Overrides with_muon = {{"dense.optimizer.kind", "MUON"},
+                                    {"table[0].optimizer", "{kind: ADAMW learning_rate: 1}"}};
+  Optimizer muon = MustResolve(with_muon).job.dense().optimizer();
+  EXPECT_EQ(muon.momentum(), 0.95);
+  muon.clear_momentum();
+  muon.set_kind(Optimizer::ADAM);
+  EXPECT_EQ(muon.DebugString(), adam.DebugString());
+  for (const char* kind : {"AMSGRAD", "ADAMW"}) {
+    Optimizer same = MustResolve({{"dense.optimizer.kind", kind}}).job.dense().optimizer();
+    same.set_kind(Optimizer::ADAM);
+    EXPECT_EQ(same.DebugString(), adam.DebugString()) << kind;
+  }
 }
 
 // A dense parameter is in each step.
@@ -1227,7 +1316,10 @@ TEST(ResolveTest, AdamOfATableCountsByTableUnlessTheJobSaysRow) {
   };
   EXPECT_EQ(count({}), Optimizer::STEP_COUNT_UNSPECIFIED) << "SGD";
   EXPECT_EQ(count({{"dense.optimizer.kind", "ADAM"}}), Optimizer::TABLE);
-  EXPECT_EQ(count({{"table[0].optimizer", "{kind: ADAM learning_rate: 1}"}}), Optimizer::TABLE);
+  for (const char* kind : {"ADAM", "AMSGRAD", "ADAMW", "ROWWISE_ADAM"}) {
+    EXPECT_EQ(count({{"table[0].optimizer", absl::StrCat("{kind: ", kind, " learning_rate: 1}")}}),
+              Optimizer::TABLE);
+  }
   EXPECT_EQ(count({{"dense.optimizer.kind", "ADAM"}, {"table[0].optimizer.step_count", "ROW"}}),
             Optimizer::ROW);
 }
@@ -1742,6 +1834,10 @@ TEST(ResumeCheckTest, ARunKeepsItsStepCount) {
     return job::ResumeDifferences(was, job::Resolve(is)->job);
   };
   EXPECT_THAT(kept(by_adam), ::testing::IsEmpty());
+  Job by_row = MustResolve({{"dense.optimizer.kind", "ADAMW"}, settings[0]}).job;
+  Job unsaid = MustParse(kJob, {{"dense.optimizer.kind", "ADAMW"}});
+  job::KeepStepCounts(by_row, &unsaid);
+  EXPECT_EQ(unsaid.table(0).optimizer().step_count(), Optimizer::ROW);
   EXPECT_THAT(kept({{"dense.optimizer.kind", "ADAM"}, {"table[0].optimizer.step_count", "TABLE"}}),
               ::testing::ElementsAre("table[0].optimizer.step_count: ROW -> TABLE"));
   EXPECT_THAT(kept({{"dense.optimizer.kind", "ADAM"},
