@@ -16,9 +16,9 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
     absl::Span<const float> values, RequestQueue& requests) {
   std::unique_ptr<AttachedRunner> runner(
       new AttachedRunner(plan, saved, keeps_state, std::move(parameters), requests));
-  TANDEM_ASSIGN_OR_RETURN(
-      runner->dense_,
-      DenseParameters::New(plan.job.dense().optimizer(), static_cast<int64_t>(values.size())));
+  TANDEM_ASSIGN_OR_RETURN(runner->dense_, DenseParameters::New(plan.job.dense().optimizer(),
+                                                               static_cast<int64_t>(values.size()),
+                                                               runner->parameters_));
   std::copy(values.begin(), values.end(), runner->dense_->values().begin());
   if (saved != nullptr) {
     TANDEM_RETURN_IF_ERROR(LoadDense(plan, *saved, runner->parameters_, runner->dense_.get()));

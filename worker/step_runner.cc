@@ -64,8 +64,8 @@ absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* s
     TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank_, shared));
   }
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
-  TANDEM_ASSIGN_OR_RETURN(
-      dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
+  TANDEM_ASSIGN_OR_RETURN(dense_, DenseParameters::New(plan_.job.dense().optimizer(),
+                                                       model_->parameter_count(), Parameters()));
   model_->InitialValues(plan_.job.seed(), dense_->values());
   if (saved_ == nullptr) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(LoadDense(plan_, *saved_, Parameters(), dense_.get()));

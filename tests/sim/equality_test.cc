@@ -65,9 +65,8 @@ const char* const kOptimizers[] = {
     "kind: AMSGRAD learning_rate: 0.02",
     "kind: ADAMW learning_rate: 0.02",
     "kind: RMSPROP learning_rate: 0.02",
-    "kind: ADAGRAD learning_rate: 0.1 schedule { kind: COSINE warmup_samples: 30 warmup_factor: "
-    "0.2 "
-    "restart_samples: 50 restart_growth: 1.5 end_factor: 0.1 }",
+    "kind: ADAGRAD learning_rate: 0.1 schedule { kind: COSINE warmup_samples: 30 "
+    "warmup_factor: 0.2 restart_samples: 50 restart_growth: 1.5 end_factor: 0.1 }",
 };
 
 TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {

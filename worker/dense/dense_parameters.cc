@@ -9,9 +9,35 @@
 
 namespace tandem::worker {
 
-absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(const Optimizer& optimizer,
-                                                                      int64_t count) {
-  TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, optim::NewRowOptimizer(optimizer));
+namespace {
+
+std::vector<optim::MatrixPlace> MatricesOf(
+    absl::Span<const server::CheckpointParameter> parameters) {
+  std::vector<optim::MatrixPlace> matrices;
+  int64_t offset = 0;
+  for (const server::CheckpointParameter& parameter : parameters) {
+    int64_t size = 1;
+    for (const int64_t extent : parameter.shape) size *= extent;
+    if (parameter.shape.size() == 2 && size > 0) {
+      matrices.push_back({offset, parameter.shape[0], parameter.shape[1]});
+    }
+    offset += size;
+  }
+  return matrices;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(
+    const Optimizer& optimizer, int64_t count,
+    absl::Span<const server::CheckpointParameter> parameters) {
+  if (optimizer.kind() == Optimizer::MUON && parameters.empty() && count > 0) {
+    return absl::InvalidArgumentError(
+        "dense.optimizer.kind: MUON needs the shapes of the parameters, and this model has none; "
+        "use ADAMW");
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, optim::NewRowOptimizer(optimizer, /*program_slots=*/0,
+                                                                     MatricesOf(parameters)));
   TANDEM_ASSIGN_OR_RETURN(auto schedule, optim::Schedule::New(optimizer.schedule()));
   return std::unique_ptr<DenseParameters>(
       new DenseParameters(std::move(row_optimizer), std::move(schedule),

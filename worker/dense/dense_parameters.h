@@ -20,15 +20,19 @@
 #include "job/job.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "server/checkpoint/manifest.h"
 #include "server/checkpoint/range_file.h"
 
 namespace tandem::worker {
 
 class DenseParameters {
  public:
-  // `count` floats, all zero until they are set.
-  static absl::StatusOr<std::unique_ptr<DenseParameters>> New(const Optimizer& optimizer,
-                                                              int64_t count);
+  // `count` floats, all zero until they are set. `parameters`: what lies in them, one after
+  // another; required for MUON, whose matrices are the parameters with two dimensions.
+  // INVALID_ARGUMENT if MUON gets none.
+  static absl::StatusOr<std::unique_ptr<DenseParameters>> New(
+      const Optimizer& optimizer, int64_t count,
+      absl::Span<const server::CheckpointParameter> parameters = {});
 
   int64_t count() const { return count_; }
   int64_t blocks() const { return static_cast<int64_t>(block_keys_.size()); }
