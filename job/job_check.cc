@@ -555,6 +555,9 @@ absl::Status CheckLocalSteps(const Job& job) {
     if (local.warmup_steps() != 0) return only_for("warmup_steps", "LOCAL_SGD");
     if (local.outer_learning_rate() != 0) return only_for("outer_learning_rate", "LOCAL_SGD");
     if (local.outer_momentum() != 0) return only_for("outer_momentum", "LOCAL_SGD");
+    if (local.outer_optimizer() != LocalSteps::OUTER_OPTIMIZER_UNSPECIFIED) {
+      return only_for("outer_optimizer", "LOCAL_SGD");
+    }
     if (local.elasticity() * job.cluster().workers() > 1) {
       return Refuse("dense.local_steps.elasticity", local.elasticity(), " x ",
                     job.cluster().workers(), " workers is ",
@@ -563,6 +566,16 @@ absl::Status CheckLocalSteps(const Job& job) {
     }
   } else if (local.elasticity() != 0) {
     return only_for("elasticity", "EASGD");
+  }
+  if (local.outer_optimizer() != LocalSteps::OUTER_OPTIMIZER_UNSPECIFIED &&
+      local.outer_momentum() == 0) {
+    return Refuse("dense.local_steps.outer_optimizer",
+                  LocalSteps::OuterOptimizer_Name(local.outer_optimizer()),
+                  " is a momentum; say outer_momentum, such as outer_momentum: 0.9");
+  }
+  if (local.momentum_rounds() != 0 && local.outer_optimizer() != LocalSteps::DELAYED_NESTEROV) {
+    return Refuse("dense.local_steps.momentum_rounds",
+                  "only for outer_optimizer DELAYED_NESTEROV; leave it out");
   }
   TANDEM_RETURN_IF_ERROR(CheckSyncRoundQuorum(job));
   return CheckNoGradientSums(dense);

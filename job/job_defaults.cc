@@ -108,7 +108,15 @@ void FillInitializer(int dim, Initializer* initializer) {
 
 void FillLocalSteps(int workers, Dense* dense) {
   LocalSteps* const local = dense->mutable_local_steps();
-  if (dense->synchroniser() == Dense::LOCAL_SGD) TANDEM_DEFAULT(local, outer_learning_rate, 1);
+  if (dense->synchroniser() == Dense::LOCAL_SGD) {
+    TANDEM_DEFAULT(local, outer_learning_rate, 1);
+    if (local->outer_momentum() > 0) {
+      TANDEM_DEFAULT(local, outer_optimizer, LocalSteps::NESTEROV);
+    }
+    if (local->outer_optimizer() == LocalSteps::DELAYED_NESTEROV && workers > 0) {
+      TANDEM_DEFAULT(local, momentum_rounds, workers);
+    }
+  }
   if (dense->synchroniser() == Dense::EASGD && workers > 0) {
     TANDEM_DEFAULT(local, elasticity, 0.9 / workers);
   }

@@ -167,7 +167,7 @@ const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchro
 // Checkpoints come between sync rounds: replicas differ, and so do their optimizers' slots.
 const Settings kOuter = {"dense.synchroniser=LOCAL_SGD",
                          "dense.local_steps={sync_every: 7 warmup_steps: 30 outer_learning_rate: "
-                         "0.7 outer_momentum: 0.9}",
+                         "0.7 outer_momentum: 0.9 outer_optimizer: DELAYED_NESTEROV}",
                          "dense.optimizer.schedule={kind: EXPONENTIAL every_samples: 2000 "
                          "factor: 0.5}"};
 const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={sync_every: 7}"};

@@ -126,6 +126,9 @@ class PlainLoop {
                         static_cast<double>(local_.sync_every());
     const auto rate = static_cast<float>(local_.outer_learning_rate());
     const auto momentum = static_cast<float>(local_.outer_momentum());
+    const bool delayed = local_.outer_optimizer() == LocalSteps::DELAYED_NESTEROV;
+    const int64_t rounds = delayed ? local_.momentum_rounds() : 1;
+    const int64_t round = outer_steps_++ % rounds;
     for (size_t i = 0; i < common_.size(); ++i) {
       float sum = 0, weights = 0;
       for (size_t r = 0; r < brought.size(); ++r) {
@@ -137,9 +140,9 @@ class PlainLoop {
       }
       float model = sum / weights;
       if (rate != 1 || momentum != 0) {
-        const float delta = common_[i] - model;
-        velocity_[i] = momentum * velocity_[i] + delta;
-        model = common_[i] - rate * (delta + momentum * velocity_[i]);
+        const float delta = (common_[i] - model) / static_cast<float>(rounds);
+        velocity_[i] = (round == 0 ? momentum : 1) * velocity_[i] + delta;
+        model = common_[i] - rate * (delta + (round == rounds - 1 ? momentum : 0) * velocity_[i]);
       }
       common_[i] = model;
       for (auto& dense : replicas_) dense->values()[i] = model;
@@ -152,7 +155,7 @@ class PlainLoop {
   std::vector<std::unique_ptr<worker::DenseParameters>> replicas_;
   std::vector<float> common_, velocity_;  // or the centre
   std::vector<int64_t> samples_;          // of each since the last sync round
-  int64_t steps_ = 0, sync_rounds_ = 0;
+  int64_t steps_ = 0, sync_rounds_ = 0, outer_steps_ = 0;
   bool policies_tell_ = false;
 };
 
@@ -182,7 +185,8 @@ SimJob RandomJob(Random* random) {
   std::string local = absl::StrCat("sync_every: ", 1 + up_to(6));
   if (!elastic && random->Bernoulli(0.3)) absl::StrAppend(&local, " warmup_steps: ", 1 + up_to(8));
   if (!elastic && random->Bernoulli(0.4)) {
-    absl::StrAppend(&local, " outer_learning_rate: 0.7 outer_momentum: 0.5");
+    absl::StrAppend(&local, " outer_learning_rate: 0.7 outer_momentum: 0.5",
+                    random->Bernoulli(0.5) ? " outer_optimizer: DELAYED_NESTEROV" : "");
   }
   job.dense = absl::StrCat("synchroniser: ", elastic ? "EASGD" : "LOCAL_SGD",
                            " algorithm: DIRECT local_steps { ", local, " }");

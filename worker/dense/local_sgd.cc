@@ -14,23 +14,31 @@ LocalSgd::Outer LocalSgd::OuterOf(const job::ResolvedJob& plan) {
   Outer outer;
   outer.learning_rate = static_cast<float>(local.outer_learning_rate());
   outer.momentum = static_cast<float>(local.outer_momentum());
+  if (local.outer_optimizer() == tandem::LocalSteps::DELAYED_NESTEROV) {
+    outer.momentum_rounds = local.momentum_rounds();
+  }
   return outer;
 }
 
-void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
+void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor, absl::Span<float> state,
                            absl::Span<float> common) const {
+  const auto rounds = static_cast<float>(momentum_rounds);
+  const float before = momentum_rounds > 1 ? state.back() : 0;
+  const bool last = before + 1 == rounds;
+  const float decay = before == 0 ? momentum : 1, ahead = last ? momentum : 0;
   for (size_t i = 0; i < moved.size(); ++i) {
-    const float delta = factor * moved[i];
-    velocity[i] = momentum * velocity[i] + delta;
-    common[i] -= learning_rate * (delta + momentum * velocity[i]);
+    const float delta = factor * moved[i] / rounds;
+    state[i] = decay * state[i] + delta;
+    common[i] -= learning_rate * (delta + ahead * state[i]);
   }
+  if (momentum_rounds > 1) state.back() = last ? 0 : before + 1;
 }
 
 LocalSgd::LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer)
     : LocalSteps(dense, options), outer_(outer) {
   if (outer_.is_average()) return;
   common_.assign(dense.padded().begin(), dense.padded().end());
-  velocity_.resize(common_.size());
+  state_.resize(outer_.StateSize(common_.size()));
 }
 
 void LocalSgd::BeginLocalSteps() {
@@ -49,7 +57,7 @@ void LocalSgd::TakeSyncRound(const SyncRound& sync_round) {
   if (outer_.is_average()) return;
   const absl::Span<float> common = absl::MakeSpan(common_).first(values.size());
   for (size_t i = 0; i < values.size(); ++i) values[i] = common[i] - values[i];
-  outer_.Step(values, 1, absl::MakeSpan(velocity_).first(values.size()), common);
+  outer_.Step(values, 1, absl::MakeSpan(state_), common);
   std::copy(common.begin(), common.end(), values.begin());
 }
 
@@ -64,7 +72,7 @@ std::vector<float> LocalSgd::ModelToCheckpoint(const SyncRound& sync_round) cons
 
 std::vector<std::vector<float>*> LocalSgd::Remembered() {
   if (outer_.is_average()) return {};
-  return {&common_, &velocity_};
+  return {&common_, &state_};
 }
 
 }  // namespace tandem::worker

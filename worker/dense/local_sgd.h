@@ -13,6 +13,16 @@
 // The replicas then become the new common model. With rate 1 and no momentum, the result is the
 // average itself, to the bit, because no outer step is computed.
 //
+// With more than one of `momentum_rounds`, N, the momentum enters at each N-th sync round alone
+// (delayed Nesterov: Liu et al. 2024, "Asynchronous local-SGD training for language modeling",
+// algorithm 3 with c = 0). The velocity takes the mean of the N deltas, and each delta counts 1/N:
+//
+//   v = (momentum at the first of N sync rounds, otherwise 1) * v + delta / N
+//   common -= rate * (delta / N + (momentum at the last of N, otherwise 0) * v)
+//
+// After N sync rounds the common model has thus taken one step of the formula above with their
+// mean. With N = 1 the two formulas are the same, to the bit.
+//
 // Between sync rounds a checkpoint contains the average of the replicas, weighted as at a sync
 // round, without an outer step. The average costs the checkpoint one all-reduce and changes no
 // replica.
@@ -32,11 +42,16 @@ class LocalSgd final : public LocalSteps {
  public:
   struct Outer {
     float learning_rate = 1, momentum = 0;
+    int64_t momentum_rounds = 1;  // N above; at most 2^20, which a float holds exactly
     bool is_average() const { return learning_rate == 1 && momentum == 0; }
+    // Floats of the state of an outer step, all 0 at first: the velocity of `parameters`, and with
+    // N above 1 the number of sync rounds since the momentum last entered.
+    size_t StateSize(size_t parameters) const { return parameters + (momentum_rounds > 1 ? 1 : 0); }
     // One outer step. `moved` says how far the mean of the replicas has moved: `delta` above is
-    // factor * moved[i]. All three spans have the same length. Not inline, because local_sgd.cc is
-    // built without fused multiply-add and its callers are not.
-    void Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
+    // factor * moved[i]. `common` and `moved` have the same length, at most the parameters of the
+    // state. Not inline, because local_sgd.cc is built without fused multiply-add and its callers
+    // are not.
+    void Step(absl::Span<const float> moved, float factor, absl::Span<float> state,
               absl::Span<float> common) const;
   };
   static Outer OuterOf(const job::ResolvedJob& plan);
@@ -55,7 +70,8 @@ class LocalSgd final : public LocalSteps {
   std::vector<std::vector<float>*> Remembered() override;
 
   const Outer outer_;
-  std::vector<float> common_, velocity_;  // padded; empty without an outer step
+  // The common model, padded, and the state of its outer step; empty without an outer step.
+  std::vector<float> common_, state_;
 };
 
 }  // namespace tandem::worker

@@ -30,6 +30,12 @@ std::unique_ptr<AllReduceGradients> NewTogether(DenseParameters& dense,
   return std::make_unique<AllReduceGradients>(dense, together);
 }
 
+size_t FloatsOf(const std::vector<std::vector<float>*>& vectors) {
+  size_t floats = 0;
+  for (const std::vector<float>* const vector : vectors) floats += vector->size();
+  return floats;
+}
+
 void AppendFloats(absl::Span<const float> floats, std::string* state) {
   state->append(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
 }
@@ -202,7 +208,7 @@ std::string LocalSteps::State() {
   head.empty_before = empty_before_;
   head.shows_model = shows_model_ ? 1 : 0;
   const std::vector<std::vector<float>*> remembered = Remembered();
-  head.floats = static_cast<int64_t>(rows.size() + remembered.size() * dense_.padded().size());
+  head.floats = static_cast<int64_t>(rows.size() + FloatsOf(remembered));
   std::string state(reinterpret_cast<const char*>(&head), sizeof head);
   AppendFloats(rows, &state);
   for (const std::vector<float>* const vector : remembered) AppendFloats(*vector, &state);
@@ -211,10 +217,9 @@ std::string LocalSteps::State() {
 
 absl::Status LocalSteps::SetState(absl::string_view state) {
   if (state.empty()) return absl::OkStatus();
-  const size_t padded = dense_.padded().size();
   const std::vector<std::vector<float>*> remembered = Remembered();
   std::vector<float> rows(dense_.RowsWithSlots().size());
-  const size_t floats = rows.size() + remembered.size() * padded;
+  const size_t floats = rows.size() + FloatsOf(remembered);
   StateHead head;
   if (state.size() == sizeof head + floats * sizeof(float)) {
     std::memcpy(&head, state.data(), sizeof head);

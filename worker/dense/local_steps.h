@@ -93,7 +93,7 @@ class LocalSteps : public DenseReduction {
   // steps since the last sync round.
   virtual bool CheckpointsSum() const = 0;
   virtual std::vector<float> ModelToCheckpoint(const SyncRound& sync_round) const = 0;
-  // Further vectors of padded size that belong to the state.
+  // Further vectors that belong to the state. Their sizes never change.
   virtual std::vector<std::vector<float>*> Remembered() = 0;
 
   DenseParameters& dense() const { return dense_; }

@@ -33,22 +33,21 @@ SyncReplica::Options SyncReplica::OptionsOf(const job::ResolvedJob& plan) {
 SyncReplica::SyncReplica(DenseParameters& dense, const Options& options)
     : dense_(dense),
       options_(options),
-      velocity_(dense.padded().size()),
+      outer_state_(options.outer.StateSize(dense.padded().size())),
       common_(NewCommon(dense)),
-      moved_(velocity_.size() + 1) {}
+      moved_(dense.padded().size() + 1) {}
 
 std::unique_ptr<DenseParameters> SyncReplica::NewModel() {
   std::unique_ptr<DenseParameters> model = NewCommon(*common_);
   model->set_program([this, values = model->padded()](absl::Span<const float> moved, float factor) {
-    options_.outer.Step(moved, factor, absl::MakeSpan(velocity_).first(moved.size()),
-                        values.first(moved.size()));
+    options_.outer.Step(moved, factor, absl::MakeSpan(outer_state_), values.first(moved.size()));
   });
   return model;
 }
 
 bool SyncReplica::Step(absl::Span<const float> gradient, const DenseReduction::Step& step) {
   if (step.samples > 0) {
-    dense_.Apply(gradient.first(velocity_.size()),
+    dense_.Apply(gradient.first(dense_.padded().size()),
                  optim::FoldFactor(static_cast<double>(step.samples)), step.sample_clock);
     samples_ += step.samples;
   }
@@ -83,21 +82,21 @@ void SyncReplica::BeginEpoch(int64_t step) { sync_round_ = std::max(sync_round_,
 
 std::string SyncReplica::State() const {
   std::vector<float> floats = dense_.RowsWithSlots();
-  floats.insert(floats.end(), velocity_.begin(), velocity_.end());
+  floats.insert(floats.end(), outer_state_.begin(), outer_state_.end());
   return std::string(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
 }
 
 absl::Status SyncReplica::SetState(absl::string_view state) {
   if (state.empty()) return absl::OkStatus();
   std::vector<float> rows(dense_.RowsWithSlots().size());
-  const size_t bytes = (rows.size() + velocity_.size()) * sizeof(float);
+  const size_t bytes = (rows.size() + outer_state_.size()) * sizeof(float);
   if (state.size() != bytes) {
     return absl::DataLossError(
         absl::StrCat("saved replica has ", state.size(), " bytes, expected ", bytes));
   }
   std::memcpy(rows.data(), state.data(), rows.size() * sizeof(float));
-  std::memcpy(velocity_.data(), state.data() + rows.size() * sizeof(float),
-              velocity_.size() * sizeof(float));
+  std::memcpy(outer_state_.data(), state.data() + rows.size() * sizeof(float),
+              outer_state_.size() * sizeof(float));
   TANDEM_RETURN_IF_ERROR(dense_.SetRowsWithSlots(rows));
   const absl::Span<const float> replica = std::as_const(dense_).values();
   std::copy(replica.begin(), replica.end(), common_->values().begin());

@@ -78,7 +78,7 @@ class SyncReplica {
  private:
   DenseParameters& dense_;
   const Options options_;
-  std::vector<float> velocity_;  // velocity of the outer step, padded; used by NewModel
+  std::vector<float> outer_state_;  // LocalSgd::Outer::StateSize; used by NewModel
   const std::unique_ptr<DenseParameters> common_;
   std::vector<float> moved_;         // padded, plus one element
   int64_t steps_ = 0, samples_ = 0;  // since TakeCommon

@@ -27,6 +27,9 @@ QuorumJudge::Options QuorumJudge::OptionsOf(const job::ResolvedJob& plan) {
   options.every = dense.local_steps().sync_every();
   options.outer_rate = dense.local_steps().outer_learning_rate();
   options.outer_momentum = dense.local_steps().outer_momentum();
+  if (dense.local_steps().outer_optimizer() == LocalSteps::DELAYED_NESTEROV) {
+    options.momentum_rounds = dense.local_steps().momentum_rounds();
+  }
   return options;
 }
 
@@ -35,7 +38,8 @@ QuorumJudge::QuorumJudge(const ToyModel& model, const Options& options, Fail fai
       options_(options),
       fail_(std::move(fail)),
       workers_(static_cast<size_t>(model.workers())),
-      velocity_(workers_.size() + 1) {}
+      velocity_(workers_.size() + 1),
+      buffer_(velocity_.size()) {}
 
 // ---- inputs -----------------------------------------------------------------------------------
 
@@ -131,9 +135,14 @@ void QuorumJudge::Close(size_t number) {
       mean.back() += weight * gradient.tickets;
     }
   }
+  const auto rounds = static_cast<double>(options_.momentum_rounds);
+  const bool enters = ++outer_steps_ % options_.momentum_rounds == 0;
   for (size_t i = 0; i < mean.size(); ++i) {
-    velocity_[i] = options_.outer_momentum * velocity_[i] + mean[i];
-    sum.counts[i] += options_.outer_rate * (mean[i] + options_.outer_momentum * velocity_[i]);
+    buffer_[i] += mean[i] / rounds;
+    sum.counts[i] += options_.outer_rate * mean[i] / rounds;
+    if (!enters) continue;
+    velocity_[i] = options_.outer_momentum * velocity_[i] + std::exchange(buffer_[i], 0);
+    sum.counts[i] += options_.outer_rate * options_.outer_momentum * velocity_[i];
   }
 }
 

@@ -42,6 +42,7 @@ class QuorumJudge final : public sim::SumObserver {
     bool sync_rounds = false;
     int64_t every = 1;                          // steps from one sync round to the next
     double outer_rate = 1, outer_momentum = 0;  // of the outer step that applies a sum
+    int64_t momentum_rounds = 1;                // sums from one use of the momentum to the next
   };
   // The options for a job with a quorum.
   static Options OptionsOf(const job::ResolvedJob& plan);
@@ -102,8 +103,10 @@ class QuorumJudge final : public sim::SumObserver {
   const Fail fail_;
   std::vector<Worker> workers_;
   std::vector<Sum> sums_;
-  std::vector<double> velocity_;  // of the outer step, as Sum::counts
-  size_t closed_ = 0;             // sums that all workers have begun
+  // The velocity of the outer step, and the movements that it lacks, as Sum::counts.
+  std::vector<double> velocity_, buffer_;
+  int64_t outer_steps_ = 0;
+  size_t closed_ = 0;  // sums that all workers have begun
   uint64_t gradients_ = 0;
   int64_t missed_ = 0, max_missed_ = 0;
 };

@@ -567,6 +567,19 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.local_steps.outer_learning_rate: -1, must be above 0"},
         Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_momentum: 1"),
                       "dense.local_steps.outer_momentum: 1, must be at least 0 and below 1"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_optimizer: DELAYED_NESTEROV"),
+                      "dense.local_steps.outer_optimizer: DELAYED_NESTEROV is a momentum; say "
+                      "outer_momentum, such as outer_momentum: 0.9"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_momentum: 0.9 momentum_rounds: 2"),
+                      "dense.local_steps.momentum_rounds: only for outer_optimizer "
+                      "DELAYED_NESTEROV; leave it out"},
+        Contradiction{Local("LOCAL_SGD",
+                            "sync_every: 4 outer_momentum: 0.9 outer_optimizer: DELAYED_NESTEROV "
+                            "momentum_rounds: -1"),
+                      "dense.local_steps.momentum_rounds: -1, must be 1 to 1048576"},
+        Contradiction{Local("EASGD", "sync_every: 4 outer_optimizer: NESTEROV"),
+                      "dense.local_steps.outer_optimizer: only for LOCAL_SGD, and the synchroniser "
+                      "is EASGD"},
         Contradiction{Local("EASGD", "sync_every: 4 warmup_steps: 100"),
                       "dense.local_steps.warmup_steps: only for LOCAL_SGD, and the synchroniser is "
                       "EASGD"},
@@ -1426,6 +1439,16 @@ TEST(ResolveTest, WorkersThatStepByThemselvesHaveDefaults) {
   EXPECT_EQ(local.job.dense().local_steps().outer_learning_rate(), 1);
   EXPECT_EQ(local.job.dense().local_steps().elasticity(), 0);
   EXPECT_EQ(job::DenseName(local.job.dense()), "LOCAL_SGD(8)");
+  EXPECT_EQ(local.job.dense().local_steps().outer_optimizer(),
+            LocalSteps::OUTER_OPTIMIZER_UNSPECIFIED);
+  const auto outer = [](const std::string& set) {
+    return MustResolve(Local("LOCAL_SGD", "sync_every: 8 outer_momentum: 0.9" + set))
+        .job.dense()
+        .local_steps();
+  };
+  EXPECT_EQ(outer("").outer_optimizer(), LocalSteps::NESTEROV);
+  EXPECT_EQ(outer("").momentum_rounds(), 0);
+  EXPECT_EQ(outer(" outer_optimizer: DELAYED_NESTEROV").momentum_rounds(), 2) << "the workers";
   const job::ResolvedJob elastic =
       MustResolve(Local("EASGD", "sync_every: 8", {{"policy.kind", "ASP"}}));
   EXPECT_EQ(elastic.job.dense().local_steps().elasticity(), 0.45);

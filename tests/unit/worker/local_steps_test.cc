@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -353,6 +354,63 @@ TEST(SyncReplicaTest, TheOuterStepIsThePlainLoop) {
   }
 }
 
+// Algorithm 3 of Liu et al. 2024 with c = 0, as they write it: `buffer` adds up the
+// pseudo-gradients that the momentum has not seen yet.
+struct DelayedNesterov {
+  const double rate, beta;
+  const int rounds;
+  std::vector<double> theta;
+  std::vector<double> momentum = std::vector<double>(kCount), buffer = momentum;
+  int t = 0;
+
+  void Step(const std::vector<double>& gradient) {
+    const bool enters = ++t % rounds == 0;
+    for (size_t i = 0; i < theta.size(); ++i) {
+      buffer[i] += gradient[i];
+      if (enters) momentum[i] = beta * momentum[i] + std::exchange(buffer[i], 0) / rounds;
+      theta[i] -= rate * ((enters ? beta * momentum[i] : 0) + gradient[i] / rounds);
+    }
+  }
+};
+
+// Both forms of sync rounds take the steps of the paper, and with one round those of NESTEROV.
+TEST(OuterStepTest, DelayedNesterovIsThatOfThePaper) {
+  for (const int rounds : {1, 2, 5}) {
+    worker::LocalSgd::Outer outer = {0.7f, 0.9f};
+    outer.momentum_rounds = rounds;
+    Workers workers(2, Sgd(0.05), Averaging(3, outer));
+    std::vector<Plain> plain = PlainWorkers(2, Sgd(0.05));
+    const std::vector<float> first = workers.Values(0);
+    DelayedNesterov averaging = {0.7, 0.9, rounds, {first.begin(), first.end()}};
+    DelayedNesterov by_quorum = averaging;
+    const auto dense = *worker::DenseParameters::New(Sgd(), kCount);
+    std::copy(first.begin(), first.end(), dense->values().begin());
+    worker::SyncReplica replica(*dense, {/*every=*/3, outer});
+    const auto model = replica.NewModel();
+    for (int64_t round = 0; round < 13; ++round) {
+      for (int64_t step = 3 * round; step < 3 * round + 3; ++step) {
+        workers.Step(step, Full(2));
+        for (int r = 0; r < 2; ++r) plain[r].Step(step, r, kBatch);
+      }
+      std::vector<double> moved(kCount);
+      std::vector<float> padded(dense->padded().size());
+      for (size_t i = 0; i < moved.size(); ++i) {
+        moved[i] = averaging.theta[i] -
+                   (plain[0].dense->values()[i] + double{plain[1].dense->values()[i]}) / 2;
+        padded[i] = 4 * static_cast<float>(moved[i]);
+      }
+      averaging.Step(moved);
+      model->Apply(padded, 0.25f);
+      by_quorum.Step(moved);
+      for (size_t i = 0; i < moved.size(); ++i) {
+        ASSERT_NEAR(workers.Values(1)[i], averaging.theta[i], 2e-5) << rounds << " " << round;
+        ASSERT_NEAR(model->values()[i], by_quorum.theta[i], 2e-5) << rounds << " " << round;
+        for (Plain& one : plain) one.dense->values()[i] = workers.Values(1)[i];
+      }
+    }
+  }
+}
+
 TEST(LocalSgdTest, WhoHadNoSamplesDoesNotHoldTheOthersBack) {
   Workers three(3, Sgd(), Averaging(2)), two(2, Sgd(), Averaging(2));
   for (int64_t step = 0; step < 4; ++step) {
@@ -475,7 +533,8 @@ TEST(LocalSgdTest, ACheckpointBetweenSyncRoundsHasTheAverageAndChangesNothing) {
 // From the states of any step, new workers go on to the same bits.
 TEST(LocalStepsTest, StatesAreAllThereIs) {
   const std::vector<Make> makes = {Averaging(4), Averaging(4, {0.7f, 0.9f}),
-                                   Averaging(4, {0.7f, 0.9f}, 6), Elastic(4, 0.3f)};
+                                   Averaging(4, {0.7f, 0.9f, 3}), Averaging(4, {0.7f, 0.9f}, 6),
+                                   Elastic(4, 0.3f)};
   for (const Make& make : makes) {
     for (int64_t cut = 0; cut < 16; ++cut) {
       Workers whole(2, Momentum(), make), first(2, Momentum(), make), second(2, Momentum(), make);
@@ -512,6 +571,8 @@ TEST(LocalStepsTest, StatesAreAllThereIs) {
 TEST(LocalStepsTest, AStateOfAnotherJobIsRefused) {
   Workers sgd(2, Sgd(), Averaging(4)), momentum(2, Momentum(), Averaging(4));
   Workers outer(2, Sgd(), Averaging(4, {0.7f, 0.9f}));
+  Workers delayed(2, Sgd(), Averaging(4, {0.7f, 0.9f, 2}));
+  EXPECT_FALSE(delayed.reductions[0]->SetState(outer.reductions[0]->State()).ok());
   for (const std::string& state :
        {momentum.reductions[0]->State(), outer.reductions[0]->State(), std::string("x")}) {
     const absl::Status refused = sgd.reductions[0]->SetState(state);
