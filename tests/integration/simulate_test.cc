@@ -307,6 +307,87 @@ TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
   EXPECT_EQ(cut.summary["simulated"]["problem"]["diverged"], true);
 }
 
+// ASP without noise, in double: workers that take `steps` seconds each; when the loss of a model
+// that one of them reads is first at most `until` times that of zeros.
+double ReachedByPlainLoop(const std::vector<double>& steps, size_t d, double rate, double until) {
+  const auto loss = [](const std::vector<double>& x) {
+    double sum = 0, before = 0;  // of x - the minimum, with zeros around it
+    for (size_t i = 0; i <= x.size(); ++i) {
+      const double here =
+          i == x.size() ? 0
+                        : x[i] + 1 - static_cast<double>(i + 1) / static_cast<double>(x.size() + 1);
+      sum += (here - before) * (here - before);
+      before = here;
+    }
+    return sum / 8;
+  };
+  std::vector<double> x(d);
+  std::vector<std::vector<double>> read(steps.size(), x);
+  std::vector<double> ends = steps;
+  const double first = loss(x);
+  for (;;) {
+    const size_t w = static_cast<size_t>(std::min_element(ends.begin(), ends.end()) - ends.begin());
+    const std::vector<double>& from = read[w];
+    for (size_t i = 0; i < d; ++i) {
+      const double left = i > 0 ? from[i - 1] : 0, right = i + 1 < d ? from[i + 1] : 0;
+      x[i] -= rate * ((2 * from[i] - left - right) / 4 + (i == 0 ? 0.25 : 0));
+    }
+    if (loss(x) <= until * first) return ends[w];
+    read[w] = x;
+    ends[w] += steps[w];
+  }
+}
+
+// The quadratic of papers on asynchronous SGD ends when a plain loop does. Noise changes that time,
+// and the same seed does not.
+TEST_F(SimulateTest, TheTridiagonalQuadraticEndsAtItsLoss) {
+  const auto run = [](const std::vector<std::string>& more) {
+    std::vector<std::string> argv = {
+        ProgramPath("tandem"),
+        "simulate",
+        SourcePath("configs/tridiagonal.textproto"),
+        "--problem",
+        "tridiagonal",
+        "--parameters",
+        "24",
+        "--latency-seconds",
+        "1e-7",
+        "--no-checkpoint",
+        "--overwrite",
+        "--out",
+        job_->File("tridiagonal"),
+        "--set",
+        "cluster.workers=3",
+        "--set",
+        "fault_injection.slow_workers=[{worker: 0 mean_seconds: 0.01}, {worker: 1 mean_seconds: "
+        "0.0257}, {worker: 2 mean_seconds: 0.0331}]"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    const RunResult result = RunProgram(argv);
+    EXPECT_TRUE(result.ok()) << result.DebugString();
+    return nlohmann::json::parse(
+        ReadTextFile(job_->File("tridiagonal/summary.json")))["simulated"]["problem"];
+  };
+  const nlohmann::json exact = run({"--until", "0.05", "--steps", "10000"});
+  EXPECT_EQ(exact["kind"], "tridiagonal");
+  EXPECT_NEAR(exact["first_loss"].get<double>(), 0.125 * 24 / 25, 1e-9);
+  EXPECT_LE(exact["last_loss"].get<double>(), 0.05 * exact["first_loss"].get<double>());
+  const double seconds = exact["reached_seconds"];
+  EXPECT_NEAR(seconds, ReachedByPlainLoop({0.01, 0.0257, 0.0331}, 24, 0.25, 0.05), 1e-3 * seconds);
+  const std::vector<std::string> noise = {"--until", "0.05", "--noise", "0.01", "--seconds", "99"};
+  const nlohmann::json noisy = run(noise);
+  EXPECT_NE(noisy["reached_seconds"], exact["reached_seconds"]);
+  EXPECT_EQ(noisy, run(noise));
+  // The first element may begin elsewhere, and time may be over earlier: 50 steps, and those that
+  // have begun.
+  const nlohmann::json cut = run({"--start", "5", "--until", "1e-6", "--seconds", "0.5"});
+  EXPECT_GT(cut["first_loss"].get<double>(), 6);
+  EXPECT_FALSE(cut.contains("reached_seconds"));
+  const nlohmann::json summary =
+      nlohmann::json::parse(ReadTextFile(job_->File("tridiagonal/summary.json")));
+  EXPECT_NEAR(summary["by_worker"][0]["steps"].get<double>(), 50, 2);
+  EXPECT_NEAR(summary["seconds"].get<double>(), 0.5, 0.1);
+}
+
 // The planted click model by the command: what it reports is the same each time, and near the best
 // there is.
 TEST_F(SimulateTest, AClickModelComesNearThePlantedOne) {
@@ -342,6 +423,19 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {"reproducible=false", "dense.codec={kind: SIGN}"}), "dense.codec");
   expect_refused(Simulate("x", {}, {"--steps", "5"}), "for --timing-only");
   expect_refused(Simulate("x", {}, {"--noise", "1"}), "for --problem quadratic");
+  expect_refused(Simulate("x", {}, {"--until", "0.1"}), "for --problem quadratic and tridiagonal");
+  expect_refused(Simulate("x", {}, {"--problem", "tridiagonal", "--until", "1"}), "--until must");
+  expect_refused(Simulate("x", {"train.max_steps=0"}, {"--problem", "quadratic", "--until", "0.1"}),
+                 "--until: say when a run ends that does not get there");
+  expect_refused(Simulate("x", {}, {"--problem", "tridiagonal", "--condition", "2"}),
+                 "are for --problem quadratic");
+  expect_refused(Simulate("x", {}, {"--problem", "quadratic", "--start", "1"}),
+                 "--start is for --problem tridiagonal");
+  expect_refused(Simulate("x", {}, {"--problem", "tridiagonal", "--seconds", "-1"}),
+                 "--seconds not less than 0");
+  expect_refused(Simulate("x", {}, {"--problem", "clicks", "--seconds", "1"}),
+                 "--seconds is not for --problem clicks");
+  expect_refused(Simulate("x", {}, {"--seconds", "1"}), "for --timing-only");
   expect_refused(Simulate("x", {}, {"--parameters", "2"}), "--parameters is for --problem");
   expect_refused(Simulate("x", {}, {"--problem", "quadratic", "--ids", "9"}), "--problem clicks");
   expect_refused(Simulate("x", {}, {"--problem", "clicks", "--zipf", "5"}), "--zipf 0 to 4");

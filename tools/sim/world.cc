@@ -69,11 +69,13 @@ absl::Status World::Finish() {
   };
   while (context_.failure.ok() && !settled()) RunNext();
   if (context_.failure.ok()) context_.observer.OnEnd();
-  if (context_.failure.ok() || absl::IsCancelled(context_.failure)) return context_.failure;
-  absl::Status failure = absl::InternalError(
+  // Waits do not explain a run that diverged.
+  if (context_.failure.ok() || absl::IsCancelled(context_.failure) ||
+      IsDiverged(context_.failure)) {
+    return context_.failure;
+  }
+  return absl::InternalError(
       absl::StrCat(context_.failure.message(), "\n", workers_.WhoWaits(), servers_.WhoWaits()));
-  if (IsDiverged(context_.failure)) MarkDiverged(&failure);
-  return failure;
 }
 
 void World::RunNext() {

@@ -41,7 +41,7 @@ class World {
                                                     const WorldOptions& options);
   virtual ~World() = default;
 
-  // Runs the job to its end. The error has the waits of all processes.
+  // Runs the job to its end. An error has the waits of all processes, unless the run diverged.
   absl::Status Run();
   // The parts of Run: Begin, then RunNext until ended(), then Finish.
   void Begin();

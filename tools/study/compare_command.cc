@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -80,7 +81,7 @@ sim::SimulateFlags FlagsOf(const Simulate& simulate) {
   flags.dense_bytes = simulate.dense_bytes();
   if (!simulate.has_problem()) return flags;
   const Problem& problem = simulate.problem();
-  flags.problem.kind = problem.kind() == Problem::QUADRATIC ? "quadratic" : "clicks";
+  flags.problem.kind = absl::AsciiStrToLower(Problem::Kind_Name(problem.kind()));
   if (problem.has_parameters()) flags.problem.parameters = problem.parameters();
   if (problem.has_curvature()) flags.problem.curvature = problem.curvature();
   if (problem.has_condition()) flags.problem.condition = problem.condition();
@@ -88,6 +89,8 @@ sim::SimulateFlags FlagsOf(const Simulate& simulate) {
   if (problem.has_fields()) flags.problem.fields = problem.fields();
   if (problem.has_ids()) flags.problem.ids = problem.ids();
   if (problem.has_skew()) flags.problem.skew = problem.skew();
+  if (problem.has_until()) flags.problem.until = problem.until();
+  if (problem.has_start()) flags.problem.start = problem.start();
   return flags;
 }
 
@@ -195,9 +198,9 @@ class ProcessLauncher final : public RunLauncher {
     add("--latency-seconds", WithAllDigits(flags.latency_seconds));
     add("--bytes-per-second", WithAllDigits(flags.bytes_per_second));
     if (flags.steps > 0) add("--steps", absl::StrCat(flags.steps));
+    if (flags.seconds > 0) add("--seconds", WithAllDigits(flags.seconds));
     if (flags.timing_only) {
       argv->push_back("--timing-only");
-      if (flags.seconds > 0) add("--seconds", WithAllDigits(flags.seconds));
       add("--step-bytes", WithAllDigits(flags.step_bytes));
       add("--dense-bytes", WithAllDigits(flags.dense_bytes));
     }
@@ -211,6 +214,8 @@ class ProcessLauncher final : public RunLauncher {
     add("--fields", absl::StrCat(problem.fields));
     add("--ids", absl::StrCat(problem.ids));
     add("--zipf", WithAllDigits(problem.skew));
+    add("--until", WithAllDigits(problem.until));
+    add("--start", WithAllDigits(problem.start));
   }
 
   static void AddNetwork(const Network& network, bool beside, std::vector<std::string>* argv) {

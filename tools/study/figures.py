@@ -718,7 +718,7 @@ def all_figures(study):
         yield ("loss-seconds", f"Training loss against seconds{words}", band +
                "Each row counts before it trains.",
                lambda: progress(study, 0, "seconds", "loss", "training loss"))
-    if study.has("to_target.seconds"):
+    if study.has("to_target.seconds") and study.target is not None:
         yield ("target-seconds", f"Seconds to {label} {study.target:g}",
                DOTS.format("Less is better; a run that did not get there has no dot."),
                lambda: dots(study, "to_target.seconds", "seconds", True))

@@ -24,6 +24,7 @@ constexpr char kBegin[] = "/study_run.json";
 // Another name, since `tandem run` writes job.textproto.
 constexpr char kJob[] = "/study_job.textproto";
 constexpr char kEnd[] = "/study_end.json";
+constexpr char kToTarget[] = "to_target.seconds";  // a number of a run
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // The loss of a model that has learned nothing, per row. A run has diverged if its loss reaches
@@ -426,13 +427,16 @@ void AddDerivedNumbers(const StudyRuns& plan, StudyRun* run) {
   AddRows(run);
   AddSpeeds(run);
   AddSteadySpeed(run);
-  if (!run->counts() || !plan.study.target().has_value()) return;
+  if (!run->counts()) return;
+  const auto solved = run->Number("simulated.problem.reached_seconds");
+  if (plan.metric.column == kToTarget && solved.has_value()) run->numbers[kToTarget] = *solved;
+  if (!plan.study.target().has_value()) return;
   const double target = plan.study.target().value();
   for (const QualityPoint& point : QualityCurve(plan.metric, *run)) {
     const bool reached =
         plan.metric.higher_is_better ? point.value >= target : point.value <= target;
     if (!reached) continue;
-    run->numbers["to_target.seconds"] = point.seconds;
+    run->numbers[kToTarget] = point.seconds;
     run->numbers["to_target.samples"] = point.samples;
     return;
   }

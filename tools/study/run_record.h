@@ -95,7 +95,8 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
 
 // Adds the numbers that follow from the numbers of a run:
 //   "to_target.seconds", "to_target.samples"
-//       absent if the target was not reached or the run diverged
+//       absent if the target was not reached or the run diverged; with the metric
+//       seconds_to_target the time at which the problem reached its loss, and no samples
 //   "bytes_per_sample.KIND"
 //   "staleness.version_mean", ".row_mean", ".age_mean", ".in_flight_mean"
 //       means over tables, or over dense parameters if the run has nothing else

@@ -36,6 +36,7 @@ constexpr size_t kMaxNameBytes = 80;
 constexpr char kAlone[] = "job";  // name of the variation in a study without variations
 constexpr char kLoss[] = "loss", kExcessLoss[] = "excess_loss";  // metrics
 constexpr char kSteadySpeed[] = "steady_samples_per_second";
+constexpr char kSecondsToTarget[] = "seconds_to_target";
 
 // A form of the name that every file system accepts and shells need not quote.
 std::string FolderName(absl::string_view name) {
@@ -221,6 +222,11 @@ class Reader {
                                          {"simulate.steps", static_cast<double>(simulate.steps())},
                                          {"simulate.step_bytes", simulate.step_bytes()},
                                          {"simulate.dense_bytes", simulate.dense_bytes()}}));
+    if (plan_.metric.name == kSecondsToTarget && !(simulate.problem().until() > 0)) {
+      return Refused("target.metric", kSecondsToTarget,
+                     " exists only for problems that end at a loss; hint: simulate { problem { ",
+                     "kind: TRIDIAGONAL until: 0.02 } }");
+    }
     if (!simulate.has_problem()) {
       if (plan_.metric.name != kExcessLoss) return absl::OkStatus();
       return Refused("target.metric", plan_.metric.name,
@@ -228,7 +234,8 @@ class Reader {
                      "known; hint: simulate { problem { kind: QUADRATIC } }");
     }
     if (simulate.problem().kind() != Problem::KIND_UNSPECIFIED) return absl::OkStatus();
-    return Refused("simulate.problem", "kind is not set, expected QUADRATIC or CLICKS");
+    return Refused("simulate.problem",
+                   "kind is not set, expected QUADRATIC, TRIDIAGONAL or CLICKS");
   }
 
   absl::Status CheckNumbers(const std::vector<std::pair<const char*, double>>& numbers) {
@@ -290,10 +297,14 @@ class Reader {
       if (seen.insert(tune.value(i)).second) continue;
       return Refused(absl::StrCat("tune.value[", i, "]"), tune.value(i), " is there twice");
     }
+    if (plan_.metric.of_evaluation && tune.choose_by() == Tune::METRIC) {
+      return Refused("tune.choose_by",
+                     "METRIC, but test rows are for the result alone; hint: ", "VALIDATION");
+    }
     if (!plan_.metric.of_evaluation && tune.choose_by() == Tune::VALIDATION) {
       return Refused("tune.choose_by", plan_.metric.name,
-                     " is not measured on validation rows; hint: choose_by: TRAINING_LOSS, or a "
-                     "target.metric of quality");
+                     " is not measured on validation rows; hint: choose_by: TRAINING_LOSS or "
+                     "METRIC, or a target.metric of quality");
     }
     return absl::OkStatus();
   }
@@ -625,6 +636,7 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
       {kSteadySpeed, "steady.speed", "samples/s after the start", true, false, true},
       {"counted_samples_per_second", "counted.speed", "samples/s that count", true, false, true},
       {"seconds", "seconds", "seconds", false, false, true},
+      {kSecondsToTarget, "to_target.seconds", "seconds to the target", false, false, true},
   };
   for (const Metric& metric : *fixed) {
     if (metric.name == name) return metric;
@@ -640,7 +652,7 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
       job::Quoted(name), ", expected one of auc, logloss, normalised_entropy, accuracy, hr_at_K, ",
       "ndcg_at_K, loss, excess_loss, version_staleness, samples_per_second, "
       "steady_samples_per_second, ",
-      "counted_samples_per_second, seconds"));
+      "counted_samples_per_second, seconds, seconds_to_target"));
 }
 
 std::string StudyRuns::BaselineAmong(absl::string_view among) const {

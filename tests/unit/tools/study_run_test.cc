@@ -389,6 +389,25 @@ TEST_F(StudyRunTest, TheStartIsNoPartOfAComparison) {
   EXPECT_EQ(run.Number("to_target.seconds"), 0.25);
 }
 
+// A problem knows to the event when its loss is reached.
+TEST_F(StudyRunTest, AProblemSaysWhenItReachesItsLoss) {
+  json summary = Summary(0.8);
+  summary["simulated"]["problem"] = {
+      {"first_loss", 1}, {"last_loss", 0.02}, {"diverged", false}, {"reached_seconds", 1.25}};
+  WriteRun("a", summary, {});
+  StudyRun run = Read("a");
+  StudyRuns plan = ManifestOf(kStudy).plan;
+  plan.study.clear_target();
+  plan.metric = *MetricOf("seconds_to_target");
+  AddDerivedNumbers(plan, &run);
+  EXPECT_EQ(run.Number("to_target.seconds"), 1.25);
+  summary["simulated"]["problem"].erase("reached_seconds");
+  WriteRun("a", summary, {});
+  run = Read("a");
+  AddDerivedNumbers(plan, &run);
+  EXPECT_EQ(run.Number("to_target.seconds"), absl::nullopt);
+}
+
 // Nobody meant updates of a frozen table to be applied; `by_worker` leaves them out.
 TEST_F(StudyRunTest, FrozenTablesDropNothingThatCounts) {
   json summary = Summary(0.8);

@@ -315,6 +315,26 @@ TEST_F(StudyRunsTest, EveryValueHasAFolderOfItsOwn) {
       HasSubstr("tune.value[1]: 8 is there twice"));
 }
 
+// A time to a loss is known of problems that end at one, and its best value may be chosen by it.
+TEST_F(StudyRunsTest, ATimeToTheTargetIsOfAProblemThatEndsThere) {
+  const auto with = [](const std::string& more) {
+    return absl::StrCat(kStudy, "target { metric: \"seconds_to_target\" } ", more);
+  };
+  const std::string problem = "simulate { problem { kind: TRIDIAGONAL until: 0.02 } } ";
+  const std::string tune =
+      "tune { path: \"dense.optimizer.learning_rate\" value: [\"1\", \"2\"] seed: 9 choose_by: ";
+  const StudyRuns plan = MustParse(with(absl::StrCat(problem, tune, "METRIC }")));
+  EXPECT_EQ(plan.metric.column, "to_target.seconds");
+  EXPECT_FALSE(plan.metric.higher_is_better);
+  EXPECT_THAT(Refusal(with("simulate { problem { kind: TRIDIAGONAL } }")),
+              HasSubstr("target.metric: seconds_to_target exists only for problems that end"));
+  EXPECT_THAT(Refusal(with("")), HasSubstr("exists only for problems that end at a loss; hint:"));
+  EXPECT_THAT(Refusal(with(absl::StrCat(problem, tune, "VALIDATION }"))),
+              HasSubstr("hint: choose_by: TRAINING_LOSS or METRIC"));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, tune, "METRIC }")),
+              HasSubstr("tune.choose_by: METRIC, but test rows are for the result alone"));
+}
+
 TEST_F(StudyRunsTest, TheMetricIsOneThatTheJobHas) {
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, "target { metric: \"hr_at_10\" }")),
               HasSubstr("the job's rows are not ranked"));

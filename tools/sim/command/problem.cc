@@ -11,19 +11,25 @@
 namespace tandem::sim {
 namespace {
 
-constexpr char kQuadratic[] = "quadratic", kClicks[] = "clicks";
+constexpr char kQuadratic[] = "quadratic", kTridiagonal[] = "tridiagonal", kClicks[] = "clicks";
 constexpr int64_t kMaxParameters = 1 << 20;
 constexpr int64_t kMaxFields = 256, kMaxIds = 10'000'000;
 constexpr double kMaxSampleBytes = 4e9;
 
 class Quadratic final : public Problem {
  public:
-  Quadratic(const ProblemFlags& flags, int64_t steps, const job::ResolvedJob& plan) {
+  Quadratic(const ProblemFlags& flags, const ProblemRun& run, const job::ResolvedJob& plan)
+      : kind_(flags.kind) {
+    options_.tridiagonal = flags.kind == kTridiagonal;
     options_.curvature = flags.curvature;
     options_.condition = flags.condition;
     options_.noise = flags.noise;
     options_.dense = flags.parameters;
-    options_.steps = steps;
+    if (options_.tridiagonal) options_.first = flags.start;
+    options_.steps = run.steps;
+    options_.seconds = run.seconds;
+    options_.until = flags.until;
+    options_.now = run.now;
     options_.seed = plan.job.seed();
   }
   worker::MakeTaskRunner runners() override {
@@ -32,31 +38,50 @@ class Quadratic final : public Problem {
     };
   }
   nlohmann::json Json() const override {
-    return {{"kind", kQuadratic},
-            {"steps", options_.steps},
-            {"curvature", options_.curvature},
-            {"condition", options_.condition},
-            {"noise", options_.noise},
-            {"parameters", options_.dense},
-            {"first_loss", losses_.first()},
-            {"last_loss", losses_.last()},
-            {"diverged", losses_.diverged()}};
+    nlohmann::json out = {{"kind", kind_},
+                          {"steps", options_.steps},
+                          {"noise", options_.noise},
+                          {"parameters", options_.dense},
+                          {"first_loss", losses_.first()},
+                          {"last_loss", losses_.last()},
+                          {"diverged", losses_.diverged()}};
+    if (options_.tridiagonal) {
+      out["start"] = options_.first;
+    } else {
+      out["curvature"] = options_.curvature;
+      out["condition"] = options_.condition;
+    }
+    if (options_.seconds > 0) out["seconds"] = options_.seconds;
+    if (options_.until > 0) out["until"] = options_.until;
+    if (losses_.reached.has_value()) out["reached_seconds"] = ReachedSeconds();
+    return out;
   }
   std::string Text() const override {
-    return absl::StrFormat(
-        "quadratic: the loss began at %.4g, and was %.4g over the last tenth of the steps: %s",
-        losses_.first(), losses_.last(), losses_.diverged() ? "diverged" : "did not diverge");
+    std::string text = absl::StrFormat(
+        "%s: the loss began at %.4g, and was %.4g %s: %s", kind_, losses_.first(), losses_.last(),
+        losses_.last_count > 0 ? "over the last tenth of the steps" : "at the end",
+        losses_.diverged() ? "diverged" : "did not diverge");
+    if (losses_.reached.has_value()) {
+      absl::StrAppendFormat(&text, "; %g of its first value after %.6g s", options_.until,
+                            ReachedSeconds());
+    } else if (options_.until > 0) {
+      absl::StrAppendFormat(&text, "; %g of its first value was not reached", options_.until);
+    }
+    return text;
   }
 
  private:
+  double ReachedSeconds() const { return absl::ToDoubleSeconds(*losses_.reached - *losses_.begun); }
+
+  const std::string kind_;
   QuadraticOptions options_;
   QuadraticLosses losses_;
 };
 
 class Clicks final : public Problem {
  public:
-  Clicks(const ProblemFlags& flags, int64_t steps, const job::ResolvedJob& plan)
-      : model_(std::make_shared<const ClickModel>(plan, Options(flags, steps, plan))) {}
+  Clicks(const ProblemFlags& flags, const ProblemRun& run, const job::ResolvedJob& plan)
+      : model_(std::make_shared<const ClickModel>(plan, Options(flags, run.steps, plan))) {}
   worker::MakeTaskRunner runners() override {
     return [this](const job::ResolvedJob& plan, int rank) {
       return ClickRunner::New(plan, rank, model_, &losses_);
@@ -104,11 +129,17 @@ class Clicks final : public Problem {
 // Refuses flags of another problem, and flags without --problem.
 absl::Status CheckUnused(const ProblemFlags& flags) {
   const ProblemFlags none;
-  const bool quadratic = flags.curvature != none.curvature || flags.condition != none.condition ||
-                         flags.noise != none.noise;
-  if (quadratic && flags.kind != kQuadratic) {
+  const bool curvatures = flags.curvature != none.curvature || flags.condition != none.condition;
+  if (curvatures && flags.kind != kQuadratic) {
+    return absl::InvalidArgumentError("--curvature and --condition are for --problem quadratic");
+  }
+  if (flags.start != none.start && flags.kind != kTridiagonal) {
+    return absl::InvalidArgumentError("--start is for --problem tridiagonal");
+  }
+  const bool losses = flags.noise != none.noise || flags.until != none.until;
+  if (losses && flags.kind != kQuadratic && flags.kind != kTridiagonal) {
     return absl::InvalidArgumentError(
-        "--curvature, --condition and --noise are for --problem quadratic");
+        "--noise and --until are for --problem quadratic and tridiagonal");
   }
   const bool clicks =
       flags.fields != none.fields || flags.ids != none.ids || flags.skew != none.skew;
@@ -149,8 +180,9 @@ void AddProblem(CLI::App* app, ProblemFlags* flags) {
   app->add_option(
          "--problem", flags->kind,
          "In the place of the job's model and data: quadratic, half the sum of curvature times "
-         "weight squared; clicks, labels drawn from a model of the kind that is trained")
-      ->check(CLI::IsMember({kQuadratic, kClicks}));
+         "weight squared; tridiagonal, the quadratic of papers on asynchronous SGD; clicks, labels "
+         "drawn from a model of the kind that is trained")
+      ->check(CLI::IsMember({kQuadratic, kTridiagonal, kClicks}));
   app->add_option("--parameters", flags->parameters,
                   "--problem: dense ones; of clicks a bias, and a weight of each number")
       ->capture_default_str();
@@ -160,7 +192,15 @@ void AddProblem(CLI::App* app, ProblemFlags* flags) {
                   "--problem quadratic: the largest curvature over the smallest")
       ->capture_default_str();
   app->add_option("--noise", flags->noise,
-                  "--problem quadratic: standard deviation, in each element of a gradient")
+                  "--problem quadratic, tridiagonal: standard deviation, in each element of a "
+                  "gradient")
+      ->capture_default_str();
+  app->add_option("--until", flags->until,
+                  "--problem quadratic, tridiagonal: the run ends once the loss is at most this "
+                  "share of its first value; 0: after all steps")
+      ->capture_default_str();
+  app->add_option("--start", flags->start,
+                  "--problem tridiagonal: the first parameter's initial value; the others are 0")
       ->capture_default_str();
   app->add_option("--fields", flags->fields, "--problem clicks: of each table")
       ->capture_default_str();
@@ -182,6 +222,9 @@ absl::Status CheckProblem(const ProblemFlags& flags, const job::ResolvedJob& pla
     return absl::InvalidArgumentError(
         "--curvature and --noise must not be less than 0, --condition not less than 1");
   }
+  if (!Finite(flags.until, 0) || flags.until >= 1 || !std::isfinite(flags.start)) {
+    return absl::InvalidArgumentError("--until must be 0 or a share below 1, --start a number");
+  }
   if (!Between(flags.fields, 1, kMaxFields) || !Between(flags.ids, 1, kMaxIds) ||
       !Finite(flags.skew, 0) || flags.skew > data::kMaxSkew) {
     return absl::InvalidArgumentError(absl::StrCat("--fields must be 1 to ", kMaxFields,
@@ -191,10 +234,10 @@ absl::Status CheckProblem(const ProblemFlags& flags, const job::ResolvedJob& pla
   return CheckSamples(flags, plan);
 }
 
-std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, int64_t steps,
+std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, const ProblemRun& run,
                                     const job::ResolvedJob& plan) {
-  if (flags.kind == kClicks) return std::make_unique<Clicks>(flags, steps, plan);
-  return std::make_unique<Quadratic>(flags, steps, plan);
+  if (flags.kind == kClicks) return std::make_unique<Clicks>(flags, run, plan);
+  return std::make_unique<Quadratic>(flags, run, plan);
 }
 
 }  // namespace tandem::sim

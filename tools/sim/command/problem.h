@@ -4,6 +4,7 @@
 #define TANDEM_TOOLS_SIM_COMMAND_PROBLEM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "data/planted.h"
 #include "job/job.h"
 #include "worker/task_runner.h"
@@ -18,10 +20,12 @@
 namespace tandem::sim {
 
 struct ProblemFlags {
-  std::string kind;                                // "quadratic", "clicks"; empty: the job's model
-  int64_t parameters = 1;                          // dense ones
-  double curvature = 1, condition = 1, noise = 0;  // "quadratic": tools/sim/quadratic.h
-  int64_t fields = 8, ids = 1000;                  // "clicks": tools/sim/clicks.h
+  std::string kind;        // "quadratic", "tridiagonal", "clicks"; empty: the job's model
+  int64_t parameters = 1;  // dense ones
+  double curvature = 1, condition = 1;  // "quadratic": tools/sim/quadratic.h
+  double start = 0;                     // "tridiagonal": the first parameter's initial value
+  double noise = 0, until = 0;          // "quadratic", "tridiagonal"
+  int64_t fields = 8, ids = 1000;       // "clicks": tools/sim/clicks.h
   double skew = data::kPlantedExponent;
 
   bool empty() const { return kind.empty(); }
@@ -43,9 +47,14 @@ class Problem {
   virtual std::string Text() const = 0;
 };
 
-// `steps`: steps of each worker in an epoch. Requires: CheckProblem returned OK. `plan` must
-// outlive the problem.
-std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, int64_t steps,
+struct ProblemRun {
+  int64_t steps = 0;   // of each worker, in an epoch
+  double seconds = 0;  // virtual time after which no worker begins another step; 0: no limit
+  std::function<absl::Duration()> now;  // virtual time; called while workers run
+};
+
+// Requires: CheckProblem returned OK. `plan` must outlive the problem.
+std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, const ProblemRun& run,
                                     const job::ResolvedJob& plan);
 
 }  // namespace tandem::sim

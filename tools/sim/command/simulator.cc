@@ -93,10 +93,10 @@ absl::Status CheckJob(const job::ResolvedJob& plan) {
 absl::Status CheckTimingFlags(const SimulateFlags& flags) {
   const bool bytes = flags.step_bytes != 0 || flags.dense_bytes != 0;
   if (!flags.timing_only) {
-    const bool steps = flags.steps != 0 && flags.problem.empty();
-    if (!steps && !bytes && flags.seconds == 0) return absl::OkStatus();
+    const bool ends = flags.steps != 0 || flags.seconds != 0;
+    if (!bytes && (!ends || !flags.problem.empty())) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        "--seconds, --step-bytes, --dense-bytes and, without --problem, --steps are for "
+        "--step-bytes, --dense-bytes and, without --problem, --steps and --seconds are for "
         "--timing-only; hint: the job's train.max_steps limits other runs, whose frames have a "
         "size of their own");
   }
@@ -125,8 +125,21 @@ absl::Status CheckProblemJob(const SimulateFlags& flags, const job::ResolvedJob&
   if (!flags.replay.empty()) {
     return absl::InvalidArgumentError("--replay: of a run with data; leave out --problem");
   }
-  if (flags.steps >= 0 && flags.steps <= kMaxSteps) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--steps must be 1 to ", kMaxSteps));
+  if (flags.problem.kind == "clicks" && flags.seconds != 0) {
+    return absl::InvalidArgumentError("--seconds is not for --problem clicks; say --steps");
+  }
+  if (flags.problem.until > 0 && flags.steps == 0 && flags.seconds == 0 &&
+      plan.job.train().max_steps() == 0) {
+    return absl::InvalidArgumentError(
+        "--until: say when a run ends that does not get there, such as --seconds 1000 (of virtual "
+        "time)");
+  }
+  if (flags.steps >= 0 && flags.steps <= kMaxSteps && flags.seconds >= 0 &&
+      std::isfinite(flags.seconds)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--steps must be 1 to ", kMaxSteps, ", --seconds not less than 0"));
 }
 
 absl::StatusOr<job::ResolvedJob> PlanOf(const SimulateFlags& flags) {
@@ -285,9 +298,11 @@ class Simulation {
     begun_ = MonotonicNow();
     absl::StatusOr<std::unique_ptr<World>> world = World::New(plan_, Options(make_runner));
     if (!world.ok()) return Finish(world.status(), nullptr);
-    const absl::Status run = (*world)->Run();
-    return Finish(run, world->get());
+    world_ = *std::move(world);
+    return Finish(world_->Run(), world_.get());
   }
+  // Virtual time. Requires that Execute runs the world.
+  absl::Duration elapsed() const { return world_->elapsed(); }
 
  private:
   using Orders = std::map<uint32_t, std::vector<server::OrderEntry>>;
@@ -486,6 +501,7 @@ class Simulation {
   bool write_failed_ = false;
   const std::atomic<int>* stops_ = nullptr;
   absl::Time begun_;
+  std::unique_ptr<World> world_;
   nlohmann::json evaluations_ = nlohmann::json::array();
   nlohmann::json failed_;
 };
@@ -513,8 +529,8 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
       "--timing-only, --problem: of each worker; without: the job's train.max_steps, or 1,000");
   app->add_option(
       "--seconds", flags->seconds,
-      "--timing-only: of virtual time, and then it is over; without: when all steps are "
-      "taken");
+      "--timing-only, --problem quadratic or tridiagonal: of virtual time, and then it is over; "
+      "without: when all steps are taken");
   app->add_option("--step-bytes", flags->step_bytes,
                   "--timing-only: of rows that a step reads, and of gradients that it pushes");
   app->add_option("--dense-bytes", flags->dense_bytes, "--timing-only: that an allreduce sums");
@@ -589,8 +605,11 @@ namespace {
 int SimulateProblem(SimulateFlags flags, const job::ResolvedJob& plan,
                     absl::optional<Calibration> live) {
   flags.checkpoint = false;  // the checkpoint could not be loaded: the job has another model
-  const std::unique_ptr<Problem> problem = NewProblem(flags.problem, flags.steps, plan);
+  const Simulation* running = nullptr;
+  const ProblemRun run = {flags.steps, flags.seconds, [&running] { return running->elapsed(); }};
+  const std::unique_ptr<Problem> problem = NewProblem(flags.problem, run, plan);
   Simulation simulation(flags, plan, std::move(live), problem.get());
+  running = &simulation;
   if (const absl::Status prepared = simulation.Prepare({}); !prepared.ok()) return Refuse(prepared);
   return simulation.Execute(problem->runners());
 }

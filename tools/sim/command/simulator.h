@@ -32,8 +32,10 @@ struct SimulateFlags {
   double bytes_per_second = 0;      // of each process, in each direction; 0 = no limit
   bool timing_only = false;         // no data, rows or gradients: tools/sim/timing.h
   int64_t steps = 0;  // of each worker, with timing_only or a problem; 0: train.max_steps, or 1,000
-  double seconds = 0;     // with timing_only: virtual time of the run; 0: until all steps are taken
-  double step_bytes = 0;  // with timing_only: of rows that a step pulls, and gradients it pushes
+  // With timing_only, or a problem other than clicks: virtual time of the run; 0: until all steps
+  // are taken.
+  double seconds = 0;
+  double step_bytes = 0;   // with timing_only: of rows that a step pulls, and gradients it pushes
   double dense_bytes = 0;  // with timing_only: summed by an allreduce
   ProblemFlags problem;    // replaces model and data
   std::string replay;      // folder of a run whose order is repeated; empty: none
