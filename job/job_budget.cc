@@ -96,6 +96,8 @@ double MaxUpdates(const ResolvedJob& plan, const policies::Properties& policy) {
   double updates = policy.rows_as_read ? reads : 0;
   if (plan.job.staleness().gradients()) updates += reads * plan.job.staleness().row_share();
   if (!policy.holds) return updates;
+  // A sum of each worker, and as much that is not added to it yet.
+  if (policy.fold_by_worker) return updates + 2.0 * plan.workers();
   if (policy.batch > 0) return updates + static_cast<double>(policy.batch) * (1 + delay);
   return updates + plan.workers() * (1.0 + train.max_inflight_pushes() + delay);
 }
@@ -174,7 +176,9 @@ std::string HeldText(const ResolvedJob& plan) {
                                 train.prefetch_steps(), " + in flight ",
                                 train.max_inflight_pushes(), ") x the rows of the largest read"));
     }
-    if (policy.batch > 0) {
+    if (policy.fold_by_worker) {
+      parts.insert(absl::StrCat(plan.workers(), " workers x 2 x the largest push"));
+    } else if (policy.batch > 0) {
       parts.insert(absl::StrCat("batches ", policy.batch, " x the largest push"));
     } else if (policy.holds) {
       delay = std::max(delay, policy.delay);

@@ -80,11 +80,23 @@ void FillPolicy(const Policy& parent, Policy* policy) {
   policies::FillLibraryHash(policy);
 }
 
-// By default a global batch of GBA has as many updates as a synchronous step.
-void FillGba(int workers, Policy* policy) {
-  if (policy->kind() != Policy::GBA) return;
-  if (!policy->has_batches()) policy->set_batches(workers);
-  if (!policy->has_token_gap()) policy->set_token_gap(4);
+// By default a global batch of GBA has as many updates as a synchronous step, and delays count from
+// one update of each worker on.
+void FillByWorkers(int workers, Policy* policy) {
+  switch (policy->kind()) {
+    case Policy::GBA:
+      if (!policy->has_batches()) policy->set_batches(workers);
+      if (!policy->has_token_gap()) policy->set_token_gap(4);
+      break;
+    case Policy::RINGMASTER:
+      if (!policy->has_max_delay()) policy->set_max_delay(workers);
+      break;
+    case Policy::DELAY_ADAPTIVE:
+      if (!policy->has_full_rate_delay()) policy->set_full_rate_delay(workers);
+      break;
+    default:
+      break;
+  }
 }
 
 void FillOptimizer(const Optimizer& parent, Optimizer* optimizer) {
@@ -220,9 +232,9 @@ void FillJobDefaults(Job* job) {
             job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
   const int workers = job->cluster().workers();
-  FillGba(workers, job->mutable_policy());
-  if (job->dense().has_policy()) FillGba(workers, job->mutable_dense()->mutable_policy());
-  for (Table& table : *job->mutable_table()) FillGba(workers, table.mutable_policy());
+  FillByWorkers(workers, job->mutable_policy());
+  if (job->dense().has_policy()) FillByWorkers(workers, job->mutable_dense()->mutable_policy());
+  for (Table& table : *job->mutable_table()) FillByWorkers(workers, table.mutable_policy());
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_inflight_pushes, 4);
   FillSchedules(job);

@@ -25,7 +25,7 @@ class Asp final : public OnArrivalPolicy {
     return SeesOwnWrites(progress, rank, step, depth);
   }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
-    return {scale()};
+    return Scaled();
   }
 };
 
@@ -45,7 +45,7 @@ class Ssp : public OnArrivalPolicy {
     return progress.MinClock() >= step - bound_ && SeesOwnWrites(progress, rank, step, depth);
   }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
-    return {scale()};
+    return Scaled();
   }
 
  protected:

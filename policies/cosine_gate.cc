@@ -32,10 +32,10 @@ class CosineGate final : public OnArrivalPolicy {
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t age = std::max<int64_t>(0, progress.version - update.version_read);
-    if (age >= cutoff_) return {0.0f};
+    if (age >= cutoff_) return Scaled(0);
     const double t = static_cast<double>(age);
     const double gate = 0.5 * (1 + std::cos(kPi * t / static_cast<double>(cutoff_)));
-    return {static_cast<float>(gate * std::exp(-decay_ * t)) * scale()};
+    return Scaled(static_cast<float>(gate * std::exp(-decay_ * t)));
   }
 
  private:

@@ -36,7 +36,9 @@ class DcAsgd final : public OnArrivalPolicy {
     return SeesOwnWrites(progress, rank, step, depth);
   }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
-    return {scale(), static_cast<float>(compensation_)};
+    Transform transform = Scaled();
+    transform.compensation = static_cast<float>(compensation_);
+    return transform;
   }
 
  private:

@@ -46,7 +46,7 @@ class Dssp final : public OnArrivalPolicy {
     return left >= 0 && MayRunAhead(progress, rank, left);
   }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
-    return {scale()};
+    return Scaled();
   }
 
  private:

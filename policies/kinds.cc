@@ -31,6 +31,9 @@ constexpr PolicyKind kKinds[] = {
     {Policy::ESSP, "bound cache_rows async_scale", NewEssp},
     {Policy::KEY_VALUE, "", NewStore},
     {Policy::COSINE_GATE, "age_decay age_cutoff async_scale", NewCosineGate},
+    {Policy::RINGMASTER, "max_delay async_scale", NewRingmaster},
+    {Policy::RINGLEADER, "", NewRingleader},
+    {Policy::DELAY_ADAPTIVE, "full_rate_delay async_scale", NewDelayAdaptive},
     {Policy::PLUGIN, "library options", nullptr},
 };
 
@@ -63,6 +66,8 @@ constexpr KindField kFields[] = {
     {"age_cutoff",
      "an age_cutoff; say how many updates later a gradient counts nothing, such as age_cutoff: 64"},
     {"cache_rows", nullptr},
+    {"max_delay", "a max_delay"},
+    {"full_rate_delay", "a full_rate_delay"},
     {"library",
      "a library; say which shared library has the policy, such as library: \"libmine.so\""},
     {"options", nullptr},

@@ -1,5 +1,5 @@
 // The base class of policies that apply each update when it arrives. They hold nothing, and each
-// update is one tick.
+// update is one tick unless the policy says otherwise.
 #ifndef TANDEM_POLICIES_ON_ARRIVAL_H_
 #define TANDEM_POLICIES_ON_ARRIVAL_H_
 
@@ -13,7 +13,7 @@ class OnArrivalPolicy : public UpdatePolicy {
   explicit OnArrivalPolicy(float scale) : scale_(scale) {}
 
   Arrival OnArrival(const RangeProgress&, const Update&) const final { return Arrival::kApply; }
-  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const final {
+  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const override {
     return pushed.steps;
   }
 
@@ -24,6 +24,8 @@ class OnArrivalPolicy : public UpdatePolicy {
     return progress.workers[static_cast<size_t>(rank)].applied >= step - depth;
   }
   float scale() const { return scale_; }
+  // The transform of an update of which `part` counts.
+  Transform Scaled(float part = 1) const { return {.factor = part * scale_, .weight = scale_}; }
 
  private:
   const float scale_;

@@ -134,11 +134,15 @@ struct Buffered {
   int64_t groups = 0;
   // Updates with samples in the oldest group, whether or not they have rows in this range.
   int64_t oldest = 0;
+  // With Properties::fold_by_worker: the oldest group has an update of each worker that still has
+  // data. False if no group is open.
+  bool from_all = false;
 };
 
 // The view that a policy has of the updates that one step of the optimizer applies: an update by
 // itself, or a group in the order in which its updates are added. Updates without rows in this
-// range are not listed, but samples() counts them. Valid while the range keeps the updates.
+// range are not listed (unless Properties::fold_by_worker), but samples() counts them. Valid while
+// the range keeps the updates.
 class Group {
  public:
   explicit Group(const Update& only) : Group(&only, sizeof only, 1, only.samples) {}
@@ -187,6 +191,12 @@ struct Transform {
   // The factor of the learning rate, which Adam feels, unlike `factor`. A fold takes the smallest
   // one of its updates.
   float rate = 1;
+  // The part of `factor` that all updates of the policy have (Policy.async_scale), so that it says
+  // nothing about this one. Above 0.
+  float weight = 1;
+
+  // How much of the update counts.
+  float share() const { return factor * rate / weight; }
 };
 
 class UpdatePolicy {

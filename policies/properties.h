@@ -21,6 +21,13 @@ struct Properties {
   // 0: each held group is a step, folded in rank order. More than 0: there is one open group of at
   // most `batch` updates, which are held and folded in the order of their arrival.
   int64_t batch = 0;
+  // With `batch`: a fold is the mean over the workers of each worker's mean. The open group has any
+  // number of updates of a worker. Their gradients are added up while they wait, so that they take
+  // at most about twice the memory of the rows of `batch` workers.
+  bool fold_by_worker = false;
+  // The version counts applied updates alone. Each range drops updates by itself, so the ranges of
+  // a table may have different versions at the same steps.
+  bool counts_applied = false;
   int64_t delay = 0;  // closed groups that wait before the oldest one is applied
   // A worker starts step k only if all other workers with data have pushed the steps below k -
   // clock_bound.

@@ -21,7 +21,7 @@ class StalenessAware final : public OnArrivalPolicy {
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t staleness = progress.version - update.version_read;
-    return {scale() / static_cast<float>(std::max<int64_t>(1, staleness))};
+    return Scaled(1 / static_cast<float>(std::max<int64_t>(1, staleness)));
   }
 };
 

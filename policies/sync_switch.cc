@@ -37,7 +37,8 @@ class SyncSwitch final : public UpdatePolicy {
     return together && update.samples > 0 ? Arrival::kHold : Arrival::kApply;
   }
   Transform OnApply(const RangeProgress&, const Update& update, const Group&) const override {
-    return {update.step < switch_step_ ? 1.0f : scale_};
+    const float scale = update.step < switch_step_ ? 1.0f : scale_;
+    return {.factor = scale, .weight = scale};
   }
   // The result depends only on the admitted steps. A worker's empty pushes for steps after the
   // switch may arrive before or after this range has switched, so they must not change it.

@@ -19,7 +19,6 @@ namespace tandem::server {
 namespace {
 
 constexpr uint32_t kNoRow = RowIndex::kNoRow;
-constexpr uint32_t kNoSlot = ~uint32_t{0};  // of FoldScratch::slot_index
 
 constexpr float kSquareFloor = 1e-7f;  // added to a mean square before its root divides
 
@@ -131,34 +130,10 @@ bool Created(const absl::Status& status, const Range& range, TableContext* table
   return false;
 }
 
-// Adds one contribution to the union of a fold, [keys, dim]. The first contribution of a key is
-// copied.
-void AddToUnion(const HeldUpdate& update, const float* values, size_t dim, bool limited,
-                FoldScratch* scratch) {
-  FoldScratch& s = *scratch;
-  const size_t slots = s.slot_index.size();
-  for (const uint64_t key : update.keys.As<uint64_t>()) {
-    size_t at = Mix64(key) & (slots - 1);
-    while (s.slot_index[at] != kNoSlot && s.union_keys[s.slot_index[at]] != key) {
-      at = (at + 1) & (slots - 1);
-    }
-    const size_t i = s.slot_index[at] != kNoSlot ? s.slot_index[at] : s.union_keys.size();
-    if (i == s.union_keys.size()) {
-      s.slot_index[at] = static_cast<uint32_t>(i);
-      s.union_keys.push_back(key);
-      std::copy_n(values, dim, s.sums.data() + i * dim);
-      if (limited) s.reads.push_back(KnownRead(update));
-    } else {
-      optim::FoldAdd(s.sums.data() + i * dim, values, dim);
-      if (limited) s.reads[i] = std::min(s.reads[i], KnownRead(update));
-    }
-    values += dim;
-  }
-}
-
 // Measures row staleness: for each row of the last FindRecordedRows, the updates since the read.
-void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* staleness,
-               std::vector<Sum>* by_popularity, UpdateRecord* record) {
+RowStaleness CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* staleness,
+                       std::vector<Sum>* by_popularity) {
+  RowStaleness out;
   by_popularity->resize(std::numeric_limits<uint32_t>::digits + 1);
   for (size_t i = 0; i < scratch.rows_recorded.size(); ++i) {
     const uint32_t row = scratch.rows_recorded[i];
@@ -166,10 +141,11 @@ void CountRows(const PullTimes& reads, const FoldScratch& scratch, Measure* stal
     const uint32_t since = reads.UpdatesSince(row, scratch.updates_as_read[i]);
     staleness->Add(since);
     (*by_popularity)[static_cast<size_t>(std::bit_width(updates))].Add(since);
-    record->row_staleness_sum += since;
-    record->row_staleness_max = std::max(record->row_staleness_max, since);
+    out.sum += since;
+    out.max = std::max(out.max, since);
   }
-  record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
+  out.rows = static_cast<uint32_t>(scratch.rows_recorded.size());
+  return out;
 }
 
 // Adds to the statistics of the table and to those of the worker. Statistics of a worker over all
@@ -185,6 +161,18 @@ void AddToStats(TableContext* table, int rank, const Add& add) {
   }
 }
 
+// Counts the staleness of the rows of an update, if the range measures it.
+RowStaleness MeasureRows(const HeldUpdate& update, const PullTimes& reads, const RowTable& store,
+                         FoldScratch* scratch, TableContext* table) {
+  if (update.read == PullTimes::kUnknown || !reads.by_row()) return {};
+  if (!FindRecordedRows(update, reads, store, scratch)) return {};
+  Measure values;
+  const RowStaleness rows = CountRows(reads, *scratch, &values, &table->stats.by_popularity);
+  AddToStats(table, update.rank,
+             [&values](UpdateStats* stats) { stats->row_staleness.Merge(values); });
+  return rows;
+}
+
 }  // namespace
 
 void UpdateStats::Merge(const UpdateStats& other) {
@@ -192,6 +180,7 @@ void UpdateStats::Merge(const UpdateStats& other) {
   applied += other.applied;
   merged += other.merged;
   dropped += other.dropped;
+  samples.Merge(other.samples);
   clock_gap.Merge(other.clock_gap);
   version_staleness.Merge(other.version_staleness);
   age.Merge(other.age);
@@ -231,6 +220,14 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       mean_squares_ = std::make_unique<MeanSquares>(store_.dim());
     }
   }
+  if (policy.fold_by_worker && !table->plan->frozen) {
+    worker_sums_ = std::make_unique<WorkerSums>(
+        store_.dim(), table->workers,
+        [this](const HeldUpdate& update) {
+          return MeasureRows(update, pull_times_, store_, scratch_, table_);
+        },
+        &scratch_->fold, &scratch_->held_sums);
+  }
   if (policy.store) writes_ = std::make_unique<RowWrites>();
   if (table->gradient_share > 0) {
     gradients_ = std::make_unique<GradientMeter>(store_.dim(), table->workers, table->reads,
@@ -249,8 +246,17 @@ void Range::Report() {
 
 Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t first,
                               HeldUpdate update, bool finished) {
+  const int rank = update.rank;
+  const int64_t step = update.step;
   const Admission admission =
       order_.Admit(absl::ToUnixMicros(now), incarnation, first, std::move(update), finished, this);
+  HeldStep* const open = worker_sums_ == nullptr ? nullptr : order_.open_batch();
+  if (admission == Admission::kAdmitted && open != nullptr && !open->updates.empty()) {
+    const HeldUpdate& last = open->updates.back();
+    if (last.rank == rank && last.step == step && last.has_rows()) {
+      held_bytes_ -= worker_sums_->OnHeld(open);
+    }
+  }
   if (admission == Admission::kAdmitted || admission == Admission::kLate) Report();
   return admission;
 }
@@ -268,7 +274,7 @@ void Range::OnCounted(HeldUpdate* update) {
 }
 
 void Range::Drop(const HeldUpdate& update) {
-  if (update.has_rows()) Count(update, update.samples, kFateDropped);
+  if (update.has_rows()) Count(update, update.samples, kFateDropped, 0);
   ForgetRead(update);
 }
 
@@ -350,7 +356,7 @@ void Range::Apply(const HeldUpdate& update, const policies::Transform& transform
   const bool drop = table_->plan->frozen || transform.factor == 0.0f;
   if (!table_->plan->frozen && update.samples > 0) ++steps_.stamp;
   if (update.keys.empty()) return;
-  Count(update, update.samples, drop ? kFateDropped : kFateApplied);
+  Count(update, update.samples, drop ? kFateDropped : kFateApplied, drop ? 0 : transform.share());
   if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
     if (gradients_ != nullptr) gradients_->BeforeStep(update, progress().version, store_);
@@ -407,7 +413,7 @@ bool Range::Keeps(const HeldUpdate& update) {
   if (!update.has_rows()) return false;
   if (table_->plan->frozen) {  // the update counts for its step, but no row will change
     ForgetRead(update);
-    Count(update, update.samples, kFateDropped);
+    Count(update, update.samples, kFateDropped, 0);
     return false;
   }
   held_bytes_ += update.Bytes();
@@ -420,16 +426,23 @@ void Range::FinishDelayed() {
 }
 
 // All updates are counted before the fold and forgotten after it, for the reasons of Apply.
-void Range::Fold(const HeldStep& step) {
+void Range::Fold(HeldStep& step) {
+  std::vector<uint64_t>& divisors = scratch_->divisors;
+  if (worker_sums_ == nullptr) {
+    divisors.assign(step.updates.size(), step.samples);
+  } else {
+    held_bytes_ -= worker_sums_->Close(&step, &divisors);
+  }
   const bool drop = table_->plan->frozen || step.samples == 0;
   const policies::Group group = step.View();
-  for (const HeldUpdate& update : step.updates) {
+  for (size_t i = 0; i < step.updates.size(); ++i) {
+    const HeldUpdate& update = step.updates[i];
     held_bytes_ -= update.Bytes();
-    const bool nothing = drop || order_.TransformOf(update, group).factor == 0.0f;
-    Count(update, step.samples, nothing ? kFateDropped : kFateMerged);
-    if (gradients_ != nullptr && !nothing) {
-      gradients_->BeforeStep(update, progress().version, store_);
-    }
+    if (update.rows() == 0) continue;  // it only has a part in the weight of its worker
+    const policies::Transform transform = order_.TransformOf(update, group);
+    const bool nothing = drop || transform.factor == 0.0f;
+    Count(update, divisors[i], nothing ? kFateDropped : kFateMerged,
+          nothing ? 0 : transform.share());
   }
   if (!drop) ++steps_.stamp;
   if (!drop && !step.updates.empty()) FoldInto(step);
@@ -437,10 +450,12 @@ void Range::Fold(const HeldStep& step) {
   for (const HeldUpdate& update : step.updates) ForgetRead(update);
 }
 
-// Gives the optimizer the mean gradient of a step.
+// Gives the optimizer the mean gradient of a step. If each update has a divisor of its own, the sum
+// of the updates is that mean.
 void Range::FoldInto(const HeldStep& step) {
-  const float factor = optim::FoldFactor(static_cast<double>(step.samples));
-  if (step.updates.size() == 1) {  // nothing to add up
+  const bool by_worker = worker_sums_ != nullptr;
+  const float factor = by_worker ? 1.0f : optim::FoldFactor(static_cast<double>(step.samples));
+  if (!by_worker && step.updates.size() == 1) {  // nothing to add up
     const HeldUpdate& only = step.updates.front();
     const policies::Transform transform = order_.TransformOf(only, step.View());
     if (transform.factor == 0.0f) return;
@@ -451,13 +466,14 @@ void Range::FoldInto(const HeldStep& step) {
     return;
   }
   const optim::OptimizerStep of_fold = FoldUnion(step);
-  FoldScratch& s = *scratch_;
-  s.union_rows.resize(s.union_keys.size());
+  const KeyedSums& fold = scratch_->fold;
+  std::vector<uint32_t>& rows = scratch_->union_rows;
+  rows.resize(fold.keys().size());
   const absl::Status found =
-      FindRows(s.union_keys, s.reads, absl::MakeSpan(s.union_rows), &pull_times_, &store_);
+      FindRows(fold.keys(), fold.reads(), absl::MakeSpan(rows), &pull_times_, &store_);
   if (!Created(found, *this, table_)) return;
-  store_.ApplyToRows(s.union_keys, s.union_rows, s.sums, factor, of_fold);
-  if (pull_times_.by_row()) pull_times_.CountUpdate(s.union_rows);
+  store_.ApplyToRows(fold.keys(), rows, fold.sums(), factor, of_fold);
+  if (pull_times_.by_row()) pull_times_.CountUpdate(rows);
 }
 
 // The gradient sums of an update after its policy's transform, [keys, dim].
@@ -512,38 +528,37 @@ void Range::Compensate(const HeldUpdate& update, float compensation) {
 // are in the order in which they first occur, which is the order in which rows are created. The
 // rate of the fold is that of the step's sample clock, times the smallest one of the policy.
 optim::OptimizerStep Range::FoldUnion(const HeldStep& step) {
-  FoldScratch& s = *scratch_;
   size_t total = 0;
   for (const HeldUpdate& u : step.updates) total += u.keys.size() / sizeof(uint64_t);
-  s.slot_index.assign(std::bit_ceil(2 * total), kNoSlot);
-  s.union_keys.clear();
-  s.reads.clear();
-  const size_t dim = static_cast<size_t>(store_.dim());
-  s.sums.resize(total * dim);
+  KeyedSums& fold = scratch_->fold;
+  fold.Start(total, static_cast<size_t>(store_.dim()), store_.limited());
   const policies::Group group = step.View();
   float rate = std::numeric_limits<float>::infinity();
-  for (const HeldUpdate& u : step.updates) {
-    const policies::Transform transform = order_.TransformOf(u, group);
+  for (size_t i = 0; i < step.updates.size(); ++i) {
+    const HeldUpdate& u = step.updates[i];
+    policies::Transform transform = order_.TransformOf(u, group);
     if (transform.factor == 0.0f) continue;
+    if (worker_sums_ != nullptr) {
+      transform.factor *= optim::FoldFactor(static_cast<double>(scratch_->divisors[i]));
+    }
     rate = std::min(rate, transform.rate);
-    const float* values = Transformed(u, transform.factor, transform.compensation).data();
-    AddToUnion(u, values, dim, store_.limited(), scratch_);
+    const absl::Span<const float> values = Transformed(u, transform.factor, transform.compensation);
+    fold.Add(u.keys.As<uint64_t>(), values.data(), KnownRead(u));
   }
-  s.sums.resize(s.union_keys.size() * dim);
   return steps_.At(table_->schedule.get(), step.sample_clock, std::isfinite(rate) ? rate : 1);
 }
 
 // Counts the update and measures its staleness. Call it before the update is applied.
-void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate) {
+void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate, float share) {
   if (update.version_read == kReadByAnotherRun) return;
   UpdateRecord record;
-  Measure rows;  // row staleness of this update
   const bool counts = fate != kFateDropped;
   const bool timed = counts && update.read != PullTimes::kUnknown;
+  RowStaleness rows = update.row_staleness;
   if (timed) {
     record.age = std::max<int64_t>(0, now_us_ - pull_times_.ReadAt(update.read));
-    if (pull_times_.by_row() && FindRecordedRows(update, pull_times_, store_, scratch_)) {
-      CountRows(pull_times_, *scratch_, &rows, &table_->stats.by_popularity, &record);
+    if (update.rows_before_sum < 0) {
+      rows = MeasureRows(update, pull_times_, store_, scratch_, table_);
     }
   }
   table_->stats.in_flight.Add(update.in_flight);
@@ -551,10 +566,10 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
     (fate == kFateApplied  ? stats->applied
      : fate == kFateMerged ? stats->merged
                            : stats->dropped) += 1;
+    if (!table_->plan->frozen) stats->samples.Add(update, share);
     stats->clock_gap.Add(update.clock_gap);
     if (counts) stats->version_staleness.Add(progress().version - update.version_read);
     if (timed) stats->age.Add(record.age);
-    stats->row_staleness.Merge(rows);
   });
   if (!table_->record) return;
   record.step = update.step;
@@ -563,13 +578,16 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
   record.samples = update.samples;
   record.range = id_;
   record.table = table_->plan->id;
-  record.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
+  record.rows = static_cast<uint32_t>(update.rows());
   record.worker = static_cast<uint16_t>(update.rank);
   record.fate = fate;
   record.clock_gap = update.clock_gap;
   record.in_flight = update.in_flight;
   record.admitted_at = update.admitted_at;
   record.divided_by = divided_by;
+  record.row_staleness_sum = rows.sum;
+  record.row_staleness_max = rows.max;
+  record.rows_measured = rows.rows;
   table_->records->push_back(record);
 }
 

@@ -15,6 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
 #include "job/job.h"
 #include "optim/schedule.h"
 #include "policies/order/update_order.h"
@@ -34,13 +36,16 @@
 #include "server/rows/row_table.h"
 #include "server/rows/row_writes.h"
 #include "server/subscriptions.h"
+#include "server/worker_sums.h"
 
 namespace tandem::server {
 
-// Counts and staleness of the updates that had rows. A resent update counts once.
+// Counts and staleness of the updates that had rows. A resent update counts once. An update of
+// several ranges counts in each of them, and so do its samples.
 struct UpdateStats {
   uint64_t arrived = 0;
   uint64_t applied = 0, merged = 0, dropped = 0;
+  SampleCounts samples;  // but for frozen tables
   Measure clock_gap, version_staleness;
   Measure age;            // microseconds from the read to the application
   Measure row_staleness;  // one value for each row of an update; only in jobs that record staleness
@@ -89,9 +94,8 @@ struct TableContext {
 // Scratch memory for folds, shared by the ranges of a shard.
 struct FoldScratch {
   std::vector<uint32_t> rows;        // row numbers of one contribution
-  std::vector<uint64_t> union_keys;  // distinct keys of the fold
-  std::vector<uint32_t> union_rows;  // their row numbers
-  std::vector<float> sums;           // [union_keys, dim]
+  KeyedSums fold;                    // the gradients of the fold
+  std::vector<uint32_t> union_rows;  // row numbers of its keys
   // Only if the table has limits: for each key of the fold, or of one update, the first version at
   // which it was read.
   std::vector<int64_t> reads;
@@ -102,7 +106,8 @@ struct FoldScratch {
   std::vector<float> transformed, rows_now;
   std::vector<const float*> rows_read;
   std::vector<uint32_t> rows_squared;  // row numbers, if the policy keeps mean squares
-  std::vector<uint32_t> slot_index;    // hash table with open addressing: indices in union_keys
+  std::vector<uint64_t> divisors;      // of the gradient sums of each update of a fold
+  HeapBufferSource held_sums;          // memory of WorkerSums
 };
 
 // The steps of the optimizer in a range: one for each step, batch or single update that had
@@ -210,7 +215,7 @@ class Range {
   void Apply(const HeldUpdate& update, const policies::Transform& transform);
   bool Keeps(const HeldUpdate& update);
   void Drop(const HeldUpdate& update);
-  void Fold(const HeldStep& step);
+  void Fold(HeldStep& step);
   void OnVersion();
 
   absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
@@ -223,7 +228,8 @@ class Range {
   // `same_range`: this range encoded the bytes. If another one did, skips the parts that belong to
   // the keys of that range only.
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
-  void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
+  // `share`: policies::Transform::share, or 0 if the update is dropped.
+  void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate, float share);
   void Report();
 
   const uint32_t id_;
@@ -241,6 +247,7 @@ class Range {
   std::unique_ptr<MeanSquares> mean_squares_;
   std::unique_ptr<RowWrites> writes_;
   std::unique_ptr<Subscriptions> subscriptions_;
+  std::unique_ptr<WorkerSums> worker_sums_;
   OptimizerSteps steps_;
   RangeTotals::Part part_;  // of this range
 };

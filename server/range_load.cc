@@ -1,5 +1,6 @@
 // Range: loading a checkpoint of another run (LoadCheckpoint), and resuming from one of the same
 // run (ResumeCheckpoint).
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -87,7 +88,7 @@ void Range::FinishLoad() {
 // ---- resuming the same run --------------------------------------------------------------------
 
 absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& source) {
-  store_.StartAt(image.progress.version);
+  store_.StartAt(std::max(image.progress.version, progress().version));
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   TANDEM_RETURN_IF_ERROR(Named(order_.ResumeProgress(image.progress)));
   steps_.Continue(image);
@@ -114,6 +115,9 @@ absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {
     return part;
   };
   const auto join = [&source](const HeldUpdate& part, HeldUpdate* whole) {  // their keys differ
+    if (part.rows_before_sum >= 0 || whole->rows_before_sum >= 0) {
+      whole->rows_before_sum = static_cast<int64_t>(whole->rows() + part.rows());
+    }
     whole->keys = Joined(whole->keys, part.keys, source);
     whole->values = Joined(whole->values, part.values, source);
   };

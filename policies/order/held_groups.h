@@ -20,7 +20,8 @@ namespace tandem::policies {
 
 // The updates of one group, in the order of arrival. The group of a step is folded in rank order.
 // UpdateOrder sorts it when it closes: an insertion in rank order would move half of the other
-// updates at each arrival. Updates without rows are counted but not listed.
+// updates at each arrival. Updates without rows are counted but not listed, unless the group is
+// folded by worker: then they have a part in the weight of their worker.
 template <typename U>
 struct HeldGroup {
   int64_t step = 0;           // the step, or the number of the tick that will close the group

@@ -37,7 +37,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -143,7 +145,12 @@ class UpdateOrder final : public OrderState {
  public:
   using OrderState::OrderState;
 
-  const HeldGroups<U>& open() const { return open_; }        // by the ticks that will close them
+  const HeldGroups<U>& open() const { return open_; }  // by the ticks that will close them
+  // The open group, if the policy has batches and one is open; else null. The caller may move
+  // gradients from an update to another one.
+  HeldGroup<U>* open_batch() {
+    return properties_.batch == 0 || open_.empty() ? nullptr : &open_.front();
+  }
   const HeldGroups<U>& delayed() const { return delayed_; }  // closed, not yet applied
 
   // Admits steps [first, update.step] of worker update.rank. Only a push without rows may cover
@@ -166,6 +173,8 @@ class UpdateOrder final : public OrderState {
     sink->OnAdmit(update, first, finished);
     const bool one_step = first == update.step;
     Pushed pushed = {.steps = Count(now_us, first, finished, &update)};
+    // It comes from no read of this range, so it is as new as the range.
+    if (!update.has_rows()) update.version_read = progress_.version;
     sink->OnCounted(&update);
     const Arrival arrival = policy_.OnArrival(progress_, update);
     if (!progress_.state.empty()) {
@@ -230,7 +239,7 @@ class UpdateOrder final : public OrderState {
       group.sample_clock = saved[i].sample_clock;
       for (const U& update : saved[i].updates) {
         U part = cut(update);
-        if (!part.has_rows()) continue;
+        if (!part.has_rows() && !properties_.fold_by_worker) continue;
         part.step = group.step;
         part.version_read = kReadByAnotherRun;
         part.read_number = -1;
@@ -258,6 +267,9 @@ class UpdateOrder final : public OrderState {
   absl::Status ResumeProgress(RangeProgress progress) {
     // The first push of each worker will set its new incarnation.
     for (WorkerProgress& worker : progress.workers) worker.incarnation = 0;
+    if (resumed_ && properties_.counts_applied) {
+      progress.version = progress_.version = std::max(progress.version, progress_.version);
+    }
     if (resumed_ && progress != progress_) return OtherProgress();
     return TakeProgress(progress);
   }
@@ -267,6 +279,7 @@ class UpdateOrder final : public OrderState {
   template <typename Cut, typename Join>
   absl::Status ResumeHeld(const HeldGroups<U>& open, const HeldGroups<U>& delayed,
                           uint64_t last_samples, const Cut& cut, const Join& join) {
+    if (resumed_ && properties_.fold_by_worker && !SameUpdates(open, open_)) return OtherProgress();
     if (resumed_ && (open.size() != open_.size() || delayed.size() != delayed_.size())) {
       return OtherFile(open.size(), delayed.size(), open_.size(), delayed_.size());
     }
@@ -291,7 +304,8 @@ class UpdateOrder final : public OrderState {
     delayed_ = std::move(delayed);
     return absl::OkStatus();
   }
-  absl::Status CheckHeld() const {
+  // Call it after Restore. DATA_LOSS: as FinishResume.
+  absl::Status CheckHeld() {
     bool good = properties_.holds || (open_.empty() && delayed_.empty());
     int64_t next = progress_.version;
     for (size_t i = 0; i < open_.size(); ++i) good = good && open_[i].step == next++;
@@ -300,7 +314,9 @@ class UpdateOrder final : public OrderState {
         for (const U& update : (*groups)[i].updates) good = good && MayBeHeld(update);
       }
     }
-    return good ? absl::OkStatus() : DoNotFit("held updates");
+    if (!good) return DoNotFit("held updates");
+    FindWorkersInOpen();
+    return absl::OkStatus();
   }
 
  private:
@@ -319,7 +335,26 @@ class UpdateOrder final : public OrderState {
     if (update.samples > 0) group.sample_clock = std::max(group.sample_clock, update.sample_clock);
     group.skipped |= update.skipped;
     if (update.samples > 0 || (update.skipped && properties_.batch > 0)) ++group.contributions;
-    if (sink->Keeps(update)) group.updates.push_back(std::move(update));
+    const int rank = update.rank;
+    const bool weighs = properties_.fold_by_worker && !update.has_rows();
+    if (sink->Keeps(update) || weighs) group.updates.push_back(std::move(update));
+    if (properties_.fold_by_worker) workers_in_open_.Add(rank);
+  }
+
+  // Whether the open group has an update of each worker that still has data.
+  bool FromAll() const {
+    if (open_.empty() || workers_in_open_.size() < progress_.Live()) return false;
+    for (size_t rank = 0; rank < progress_.workers.size(); ++rank) {
+      if (!progress_.workers[rank].finished && !workers_in_open_.has(rank)) return false;
+    }
+    return true;
+  }
+  void FindWorkersInOpen() {
+    workers_in_open_.Clear();
+    if (!properties_.fold_by_worker || open_.empty()) return;
+    for (const U& update : open_.front().updates) {
+      if (update.version_read != kReadByAnotherRun) workers_in_open_.Add(update.rank);
+    }
   }
 
   // Moves the version as far as the policy says. Closing a group changes what is buffered, so the
@@ -329,7 +364,8 @@ class UpdateOrder final : public OrderState {
   void Tick(Pushed pushed, Sink* sink) {
     for (;;) {
       const Buffered buffered = {static_cast<int64_t>(open_.size()),
-                                 open_.empty() ? 0 : open_.front().contributions};
+                                 open_.empty() ? 0 : open_.front().contributions,
+                                 properties_.fold_by_worker && FromAll()};
       const int64_t ticks = policy_.Ticks(progress_, buffered, pushed);
       if (ticks == 0) break;
       pushed = {};
@@ -354,6 +390,7 @@ class UpdateOrder final : public OrderState {
           std::max<uint64_t>(open_.front().samples, open_.front().skipped ? 1 : 0);
       if (U::kHasGradients && properties_.batch == 0) open_.front().SortByRank();
       delayed_.Take(&open_);
+      workers_in_open_.Clear();
       FoldDue(sink);
       MoveVersion(1, sink);
     }
@@ -392,7 +429,7 @@ class UpdateOrder final : public OrderState {
       group.contributions = saved[i].contributions;
       for (const U& update : saved[i].updates) {
         U part = cut(update);
-        if (!part.has_rows()) continue;
+        if (!part.has_rows() && !properties_.fold_by_worker) continue;
         const auto other = std::find_if(
             group.updates.begin(), group.updates.end(),
             [&part](const U& u) { return u.rank == part.rank && u.step == part.step; });
@@ -408,6 +445,41 @@ class UpdateOrder final : public OrderState {
     }
   }
 
+  // Whether the groups have the same updates, maybe in another order.
+  static bool SameUpdates(const HeldGroups<U>& a, const HeldGroups<U>& b) {
+    const auto names = [](const HeldGroups<U>& groups) {
+      std::vector<std::tuple<size_t, int, int64_t>> all;
+      for (size_t i = 0; i < groups.size(); ++i) {
+        for (const U& update : groups[i].updates) all.emplace_back(i, update.rank, update.step);
+      }
+      std::sort(all.begin(), all.end());
+      return all;
+    };
+    return a.size() == b.size() && names(a) == names(b);
+  }
+
+  // A set of ranks.
+  class Ranks {
+   public:
+    void Add(int rank) {
+      const auto at = static_cast<size_t>(rank);
+      if (at >= has_.size()) has_.resize(at + 1);
+      if (!has_[at]) ++size_;
+      has_[at] = true;
+    }
+    void Clear() {
+      if (size_ > 0) has_.assign(has_.size(), false);
+      size_ = 0;
+    }
+    int size() const { return size_; }
+    bool has(size_t rank) const { return rank < has_.size() && has_[rank]; }
+
+   private:
+    std::vector<bool> has_;
+    int size_ = 0;
+  };
+
+  Ranks workers_in_open_;                // with fold_by_worker: with updates in the open group
   HeldGroups<U> open_;                   // groups that ticks version, version + 1, ... will close
   HeldGroups<U> delayed_;                // closed, not yet applied
   absl::optional<size_t> loaded_steps_;  // delayed steps of the loaded files; nullopt: none loaded

@@ -56,7 +56,7 @@ void WriteHeld(absl::string_view what, const HeldQueue& steps, std::ostream& out
         << step.samples << " samples\n";
     for (const HeldUpdate& u : step.updates) {
       out << "    worker " << u.rank << " step " << u.step << ", n " << u.samples << ", "
-          << u.keys.size() / sizeof(uint64_t) << " rows";
+          << u.rows() << " rows";
       if (u.version_read != kReadByAnotherRun) out << ", read at version " << u.version_read;
       if (u.read_number >= 0) out << " as read " << u.read_number;
       out << "\n";

@@ -1,4 +1,5 @@
-// Statistics of one kind of staleness: exact count, sum and maximum, and a histogram.
+// Statistics of one kind of staleness (exact count, sum and maximum, and a histogram), and of the
+// samples that counted.
 //
 // Thread safety: none needed; belongs to a shard.
 #ifndef TANDEM_SERVER_RECORD_MEASURE_H_
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "policies/policy.h"
 #include "proto/distribution.h"
 #include "proto/histogram.h"
 #include "proto/wire.pb.h"
@@ -45,6 +47,39 @@ struct Measure : Sum {
     histogram.Merge(other.histogram);
   }
 };
+
+// How many samples of updates counted, and how many of those with label 1 (SampleShare in
+// proto/wire.proto). An update counts once it is applied or dropped.
+struct SampleCounts {
+  uint64_t sent = 0, positives_sent = 0;
+  double applied = 0, positives_applied = 0;
+  bool labels_known = true;  // of all updates
+
+  // `share`: how much of the update counted (policies::Transform).
+  void Add(const policies::Update& update, float share) {
+    sent += update.samples;
+    applied += static_cast<double>(share) * static_cast<double>(update.samples);
+    labels_known = labels_known && update.positives <= update.samples;
+    if (!labels_known) return;
+    positives_sent += update.positives;
+    positives_applied += static_cast<double>(share) * static_cast<double>(update.positives);
+  }
+  void Merge(const SampleCounts& other) {
+    sent += other.sent;
+    applied += other.applied;
+    labels_known = labels_known && other.labels_known;
+    positives_sent += other.positives_sent;
+    positives_applied += other.positives_applied;
+  }
+};
+
+inline void FillSamples(const SampleCounts& counts, SampleShare* out) {
+  out->set_sent(counts.sent);
+  out->set_applied(counts.applied);
+  if (!counts.labels_known) return;
+  out->set_positives_sent(counts.positives_sent);
+  out->set_positives_applied(counts.positives_applied);
+}
 
 inline void FillDistribution(const Sum& sum, Distribution* out) {
   out->set_count(sum.count);

@@ -14,15 +14,18 @@ void PutNumber(std::string* out, uint64_t value) {
 }
 
 // The first number of the bytes names their layout. Earlier versions wrote layouts without the
-// sample clock of a step and the positives of an update.
+// sample clock of a step and the positives of an update, and then batches without the rows before a
+// sum.
 constexpr uint64_t kEarlierSteps = 0x2646c6568;    // "held", 2
 constexpr uint64_t kEarlierBatches = 0x3646c6568;  // "held", 3
 constexpr uint64_t kSteps = 0x4646c6568;           // "held", 4
-constexpr uint64_t kBatches = 0x5646c6568;  // "held", 5: in batches, with the number of each read
+constexpr uint64_t kPlainBatches = 0x5646c6568;    // "held", 5
+constexpr uint64_t kBatches = 0x6646c6568;  // "held", 6: in batches, with the number of each read
 
 struct Layout {
   bool in_batches = false;
   bool has_clock = true;
+  bool has_sums = true;
 };
 
 constexpr uint64_t kSkipped = uint64_t{1} << 63;  // HeldStep::skipped, in the samples of the step
@@ -45,7 +48,10 @@ void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.clock_gap)));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.in_flight)));
       PutNumber(out, u.positives);
-      if (in_batches) PutNumber(out, static_cast<uint64_t>(u.read_number));
+      if (in_batches) {
+        PutNumber(out, static_cast<uint64_t>(u.read_number));
+        PutNumber(out, static_cast<uint64_t>(u.rows_before_sum));
+      }
       PutNumber(out, u.keys.size() / sizeof(uint64_t));
       out->append(reinterpret_cast<const char*>(u.keys.data()), u.keys.size());
       out->append(reinterpret_cast<const char*>(u.values.data()), u.values.size());
@@ -103,6 +109,7 @@ absl::Status GetUpdate(Cursor& cursor, int dim, const Layout& layout, BufferSour
     TANDEM_RETURN_IF_ERROR(cursor.Number(&u->positives));
   }
   if (layout.in_batches) TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->read_number));
+  if (layout.has_sums) TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->rows_before_sum));
   TANDEM_RETURN_IF_ERROR(cursor.Number(&keys));
   if (keys > cursor.left() / sizeof(uint64_t)) {
     return absl::DataLossError(
@@ -158,13 +165,14 @@ absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, 
   uint64_t number = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&number));
   const bool earlier = number == kEarlierSteps || number == kEarlierBatches;
-  if (!earlier && number != kSteps && number != kBatches) {
+  if (!earlier && number != kSteps && number != kPlainBatches && number != kBatches) {
     return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(number),
                                             ", expected ", absl::Hex(kSteps), " or ",
                                             absl::Hex(kBatches)));
   }
-  const Layout layout = {.in_batches = number == kBatches || number == kEarlierBatches,
-                         .has_clock = !earlier};
+  const Layout layout = {.in_batches = number != kSteps && number != kEarlierSteps,
+                         .has_clock = !earlier,
+                         .has_sums = number == kBatches};
   if (in_batches != nullptr) *in_batches = layout.in_batches;
   TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout, source, open));
   TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout, source, delayed));

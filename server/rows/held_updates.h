@@ -17,6 +17,13 @@
 
 namespace tandem::server {
 
+// The staleness of the rows of an update.
+struct RowStaleness {
+  uint64_t sum = 0;
+  uint32_t max = 0;
+  uint32_t rows = 0;  // so many have been measured
+};
+
 // One worker's gradient sums for one range and step.
 struct HeldUpdate : policies::Update {
   int32_t clock_gap = 0;
@@ -26,9 +33,20 @@ struct HeldUpdate : policies::Update {
   int32_t read = -1;
   Buffer keys;    // uint64 each, unique
   Buffer values;  // [keys, dim]
+  // With Properties::fold_by_worker. At least 0: the update had so many rows, and its gradients are
+  // a part of those of the worker's first update in the group. The first update then has the
+  // gradients of several. -1: the keys are those of the update.
+  int64_t rows_before_sum = -1;
+  // Of these rows, if it is measured. It does not move with the range.
+  RowStaleness row_staleness;
 
   static constexpr bool kHasGradients = true;
   bool has_rows() const { return !keys.empty(); }
+  // How many rows the update had when it came.
+  size_t rows() const {
+    return rows_before_sum >= 0 ? static_cast<size_t>(rows_before_sum)
+                                : keys.size() / sizeof(uint64_t);
+  }
   size_t Bytes() const { return keys.size() + values.size(); }
 };
 

@@ -169,6 +169,7 @@ SimJob RandomJob(Random* random) {
                                   "kind: K_BATCH_ASYNC batches: 3",
                                   "kind: GBA token_gap: 1",
                                   "kind: STALENESS_AWARE",
+                                  "kind: RINGLEADER",
                                   "kind: SYNC_SWITCH switch_step: 4"};
   SimJob job;
   job.workers = 1 + up_to(3);

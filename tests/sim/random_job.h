@@ -26,7 +26,8 @@ inline std::string Essp(int bound, Random* random) {
 // code that remembers rows as they were read.
 inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  switch (lockstep ? random->Uniform(16) : 2 + random->Uniform(14)) {
+  if (lockstep && random->Bernoulli(0.1)) return "kind: BSP";  // jobs of BSP alone are rare
+  switch (lockstep ? random->Uniform(19) : 2 + random->Uniform(17)) {
     case 0:
       return "kind: BSP";
     case 1:
@@ -59,6 +60,12 @@ inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
                           random->Bernoulli(0.3) ? " async_scale: INVERSE_WORKERS" : "");
     case 14:
       return Essp(bound, random);
+    case 15:
+      return absl::StrCat("kind: RINGMASTER max_delay: ", 1 + random->Uniform(8));
+    case 16:
+      return "kind: RINGLEADER";
+    case 17:
+      return absl::StrCat("kind: DELAY_ADAPTIVE full_rate_delay: ", 1 + random->Uniform(4));
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }

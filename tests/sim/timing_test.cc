@@ -191,7 +191,10 @@ std::vector<std::string> EveryPolicy() {
           "kind: GBA token_gap: 1",
           "kind: DSSP bound: 2 upper_bound: 6",
           "kind: SYNC_SWITCH switch_step: 40",
-          "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 5"};
+          "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 5",
+          "kind: RINGMASTER max_delay: 4",
+          "kind: RINGLEADER",
+          "kind: DELAY_ADAPTIVE full_rate_delay: 2"};
 }
 
 TEST(TimingTest, EveryUpdateIsAsOnACluster) {

@@ -838,7 +838,8 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
   for (const std::string policy :
        {"kind: ASP", "kind: K_BATCH_ASYNC batches: 1", "kind: GBA batches: 1 token_gap: 1000",
         "kind: DC_ASGD compensation: 0", "kind: DSSP bound: 1000 upper_bound: 1000",
-        "kind: SYNC_SWITCH switch_step: 0"}) {
+        "kind: SYNC_SWITCH switch_step: 0", "kind: RINGMASTER max_delay: 1000",
+        "kind: DELAY_ADAPTIVE full_rate_delay: 1000"}) {
     job.policy = policy;
     CheckedWorldOptions options = EvenWorld(job, 30, TestSeed());
     options.model.batches = {30, 17, 25};

@@ -122,6 +122,7 @@ void WarnOfBackups(const std::string& name, const Policy& policy, const Facts& f
 
 // The age of an update when it is applied, in updates; 0: no delay.
 double DelayOf(const Policy& policy, int workers) {
+  const bool scaled = policy.async_scale() == Policy::INVERSE_WORKERS;
   switch (policy.kind()) {
     case Policy::FIXED_DELAY:
       return policy.delay();
@@ -132,7 +133,11 @@ double DelayOf(const Policy& policy, int workers) {
     case Policy::DC_ASGD:      // its compensation is not counted
     case Policy::SYNC_SWITCH:  // after its switch
       // N - 1 on average, whatever the times of steps are. Without a scale, applied at full size.
-      return policy.async_scale() == Policy::INVERSE_WORKERS ? 0 : workers - 1;
+      return scaled ? 0 : workers - 1;
+    case Policy::RINGMASTER:  // older ones are dropped
+      return scaled ? 0 : std::min(workers, policy.max_delay()) - 1;
+    case Policy::DELAY_ADAPTIVE:  // older ones have a smaller rate
+      return scaled ? 0 : std::min(workers - 1, policy.full_rate_delay());
     case Policy::K_BATCH_ASYNC:
     case Policy::GBA:  // `batches` gradients are one update
       return static_cast<double>(workers - 1) / std::max(1, policy.batches());

@@ -124,7 +124,9 @@ void Judge::OnRecord(const server::UpdateRecord& record) {
   double share = 0;
   if (record.fate != server::kFateDropped) {
     const policies::Group group(absl::MakeConstSpan(&update, 1), record.divided_by);
-    share = policies_[plan_.tables[record.table].group]->OnApply(progress, update, group).factor /
+    const policies::Transform transform =
+        policies_[plan_.tables[record.table].group]->OnApply(progress, update, group);
+    share = static_cast<double>(transform.factor) * transform.rate /
             static_cast<double>(record.divided_by);
   }
   Ledger::Fold fold;

@@ -173,6 +173,11 @@ absl::Status Lives::ReturnTo(const server::CheckpointReader& saved, const RangeM
           static_cast<int64_t>(queue.size()) < std::min<int64_t>(delay, image.progress.version);
       for (size_t i = 0; i < queue.size(); ++i) {
         for (const server::HeldUpdate& update : queue[i].updates) {
+          if (update.rows_before_sum >= 0) {  // jobs with such sums keep their ranges
+            held.insert({first, update.rank, update.step});
+            from->held[table.id] += update.rows_before_sum > 0 ? 1 : 0;
+            continue;
+          }
           for (const uint64_t key : update.keys.As<uint64_t>()) {
             const uint32_t range = map.Find(table.id, Position(table.salt, key));
             const bool added = held.insert({range, update.rank, update.step}).second;

@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("kind: BSP", "kind: SSP bound: 2", "kind: ESSP bound: 2", "kind: ASP",
                     "kind: FIXED_DELAY delay: 3", "kind: K_BATCH_ASYNC batches: 3",
                     "kind: GBA batches: 3 token_gap: 0", "kind: DC_ASGD compensation: 0.1",
-                    "kind: DC_ASGD compensation: 0.1 mean_square_decay: 0.9",
+                    "kind: DC_ASGD compensation: 0.1 mean_square_decay: 0.9", "kind: RINGLEADER",
                     "kind: DSSP bound: 2 upper_bound: 4", "kind: SYNC_SWITCH switch_step: 20"));
 
 }  // namespace

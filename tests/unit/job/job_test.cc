@@ -493,8 +493,8 @@ INSTANTIATE_TEST_SUITE_P(
             "than its bound: raise bound or lower prefetch_steps"},
         Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
                       "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
-                      "DC_ASGD, DSSP, SYNC_SWITCH, ESSP and COSINE_GATE; BSP already takes a mean "
-                      "of several updates"},
+                      "DC_ASGD, DSSP, SYNC_SWITCH, ESSP, COSINE_GATE, RINGMASTER and "
+                      "DELAY_ADAPTIVE; BSP already takes a mean of several updates"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.quorum", "ALL"}},
                       "dense.quorum: ALL is of sums of gradients, and the synchroniser is SERVERS; "
                       "leave it out"},
@@ -519,6 +519,16 @@ INSTANTIATE_TEST_SUITE_P(
                       "GBA or drop the token_gap"},
         Contradiction{{{"policy", "{kind: GBA token_gap: -1}"}},
                       "policy.token_gap: -1, must be 0 to 1048576"},
+        Contradiction{{{"policy", "{kind: RINGMASTER max_delay: 0}"}},
+                      "policy.max_delay: 0, must be 1 to 1048576"},
+        Contradiction{{{"policy", "{kind: ASP max_delay: 3}"}},
+                      "policy.max_delay: only for RINGMASTER, and the policy is ASP; say kind: "
+                      "RINGMASTER or drop the max_delay"},
+        Contradiction{{{"policy", "{kind: DELAY_ADAPTIVE full_rate_delay: 0}"}},
+                      "policy.full_rate_delay: 0, must be 1 to 1048576"},
+        Contradiction{{{"policy", "{kind: RINGMASTER full_rate_delay: 3}"}},
+                      "policy.full_rate_delay: only for DELAY_ADAPTIVE, and the policy is "
+                      "RINGMASTER; say kind: DELAY_ADAPTIVE or drop the full_rate_delay"},
         Contradiction{{{"policy.kind", "DC_ASGD"}},
                       "policy: DC_ASGD without a compensation; say lambda of the paper, which "
                       "weighs the change of a row since it was read, such as compensation: 0.04"},
@@ -1618,6 +1628,17 @@ TEST(JobDefaultsTest, GbaCountsTheWorkers) {
   EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "GBA(3)");
   const job::ResolvedJob own = MustResolve({{"policy", "{kind: GBA batches: 7}"}});
   EXPECT_EQ(own.groups[0].properties.batch, 7);
+}
+
+TEST(JobDefaultsTest, DelaysCountFromTheWorkersOn) {
+  const job::ResolvedJob plan = MustResolve({{"cluster.workers", "3"},
+                                             {"policy", "{kind: RINGMASTER}"},
+                                             {"dense.synchroniser", "SERVERS"},
+                                             {"dense.policy", "{kind: DELAY_ADAPTIVE}"}});
+  EXPECT_EQ(plan.job.table(0).policy().max_delay(), 3);
+  EXPECT_EQ(plan.job.dense().policy().full_rate_delay(), 3);
+  const job::ResolvedJob own = MustResolve({{"policy", "{kind: RINGMASTER max_delay: 7}"}});
+  EXPECT_EQ(job::PolicyName(own.groups[0].policy), "RINGMASTER(7)");
 }
 
 TEST(JobBudgetTest, TheMemoryOfAServerMayChangeWhenARunResumes) {

@@ -35,6 +35,8 @@ std::unique_ptr<policies::UpdatePolicy> Make(Policy::Kind kind, int number = 0,
   config.set_switch_step(number);
   config.set_age_decay(number / 16.0);
   config.set_age_cutoff(kAgeCutoff);
+  config.set_max_delay(number);
+  config.set_full_rate_delay(number);
   config.set_async_scale(scale);
   auto policy = policies::NewUpdatePolicy(config, /*workers=*/4);
   EXPECT_TRUE(policy.ok()) << policy.status();
@@ -92,6 +94,16 @@ policies::Properties InBatches(int64_t batch, bool counts_reads) {
   p.counts_reads = counts_reads;
   return p;
 }
+policies::Properties ByWorker(int64_t workers) {
+  policies::Properties p = InBatches(workers, false);
+  p.fold_by_worker = true;
+  return p;
+}
+policies::Properties CountsApplied() {
+  policies::Properties p;
+  p.counts_applied = true;
+  return p;
+}
 policies::Properties Compensated() {
   policies::Properties p;
   p.rows_as_read = true;
@@ -132,6 +144,8 @@ TEST_P(PolicyTest, NameArrivalAndProperties) {
   EXPECT_EQ(p.order_free, want.order_free);
   EXPECT_EQ(p.holds, want.holds);
   EXPECT_EQ(p.batch, want.batch);
+  EXPECT_EQ(p.fold_by_worker, want.fold_by_worker);
+  EXPECT_EQ(p.counts_applied, want.counts_applied);
   EXPECT_EQ(p.delay, want.delay);
   EXPECT_EQ(p.clock_bound, want.clock_bound);
   EXPECT_EQ(p.read_bound, want.read_bound);
@@ -165,6 +179,10 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)},
         Row{Policy::ESSP, 4, "ESSP(4)", policies::Arrival::kApply, Kept(4)},
         Row{Policy::COSINE_GATE, 4, "COSINE_GATE(0.25, 8)", policies::Arrival::kApply,
+            policies::Properties()},
+        Row{Policy::RINGMASTER, 3, "RINGMASTER(3)", policies::Arrival::kApply, CountsApplied()},
+        Row{Policy::RINGLEADER, 0, "RINGLEADER", policies::Arrival::kHold, ByWorker(4)},
+        Row{Policy::DELAY_ADAPTIVE, 3, "DELAY_ADAPTIVE(3)", policies::Arrival::kApply,
             policies::Properties()},
         Row{Policy::KEY_VALUE, 0, "KEY_VALUE", policies::Arrival::kDrop, Stored()}));
 
@@ -265,6 +283,76 @@ TEST(CosineGateTest, WeighsByAgeUpToTheCutoff) {
   EXPECT_FLOAT_EQ(
       Make(Policy::COSINE_GATE, 0, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 4, 16)).factor,
       0.125f);
+}
+
+TEST(RingmasterTest, DropsGradientsOfTheMaximumDelayWithoutATick) {
+  const auto policy = Make(Policy::RINGMASTER, 3);
+  const policies::RangeProgress now = At(20, {5, 0, 0, 0});
+  const auto factor = [&](int64_t delay) {
+    return policy->OnApply(now, Of(0, 4, 20 - delay)).factor;
+  };
+  EXPECT_EQ(factor(0), 1.0f);
+  EXPECT_EQ(factor(2), 1.0f);
+  EXPECT_EQ(factor(3), 0.0f);
+  EXPECT_EQ(factor(20), 0.0f);
+  EXPECT_EQ(Make(Policy::RINGMASTER, 3, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 4, 20)).factor,
+            0.25f);
+  EXPECT_EQ(policy->Ticks(now, {}, {.steps = 1, .applied = 1}), 1);
+  EXPECT_EQ(policy->Ticks(now, {}, {.steps = 1, .applied = 0}), 0) << "dropped";
+  EXPECT_EQ(policy->Ticks(now, {}, {.steps = 7, .applied = 0}), 0) << "without samples";
+  EXPECT_TRUE(policy->MayStart(1000, 0));
+  EXPECT_TRUE(policy->MayServe(now, 0, 5, 0));
+  EXPECT_FALSE(policy->MayServe(now, 0, 6, 0)) << "its own write is missing";
+}
+
+TEST(RingleaderTest, WaitsForNobodyAndClosesWhenItHasAllWorkers) {
+  const auto policy = Make(Policy::RINGLEADER);
+  EXPECT_TRUE(policy->MayStart(1000, 0));
+  policies::RangeProgress progress = At(2, {5, 0, 0, 0});
+  progress.workers[0].applied = 0;  // all it has pushed is in the open group
+  EXPECT_TRUE(policy->MayServe(progress, 0, 5, 0));
+  EXPECT_FALSE(policy->MayServe(progress, 0, 6, 0)) << "its last push is still on its way";
+  EXPECT_TRUE(policy->MayServe(progress, 0, 6, 1));
+  EXPECT_EQ(policy->Ticks(progress, {1, 100}, {1}), 0) << "not of all workers";
+  EXPECT_EQ(policy->Ticks(progress, {1, 4, true}, {1}), 1);
+  policies::Update nothing = Of(0, 5);
+  nothing.samples = 0;
+  EXPECT_EQ(policy->OnArrival(progress, nothing), policies::Arrival::kApply);
+  nothing.skipped = true;
+  EXPECT_EQ(policy->OnArrival(progress, nothing), policies::Arrival::kApply) << "no gradient";
+}
+
+TEST(DelayAdaptiveTest, LowersTheRateOfGradientsBeyondTheDelay) {
+  const auto policy = Make(Policy::DELAY_ADAPTIVE, 4);
+  const policies::RangeProgress now = At(20, {5, 0, 0, 0});
+  const auto at = [&](int64_t delay) { return policy->OnApply(now, Of(0, 4, 20 - delay)); };
+  EXPECT_EQ(at(0).rate, 1.0f);
+  EXPECT_EQ(at(4).rate, 1.0f);
+  EXPECT_EQ(at(5).rate, 0.8f);
+  EXPECT_EQ(at(16).rate, 0.25f);
+  EXPECT_EQ(at(16).factor, 1.0f) << "Adam would not feel it";
+  EXPECT_EQ(policy->Ticks(now, {}, {.steps = 7, .applied = 1}), 7);
+  EXPECT_TRUE(policy->MayStart(1000, 0));
+  EXPECT_TRUE(policy->MayServe(now, 0, 6, 1));
+  EXPECT_FALSE(policy->MayServe(now, 0, 7, 1));
+}
+
+// The scale of all updates is no judgement of one of them.
+TEST(TransformTest, ShareLeavesOutTheCommonScale) {
+  const policies::RangeProgress now = At(20, {5, 0, 0, 0});
+  const auto share = [&](Policy::Kind kind, int64_t delay) {
+    return Make(kind, 4, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 4, 20 - delay)).share();
+  };
+  for (const auto kind : {Policy::ASP, Policy::SSP, Policy::ESSP, Policy::DSSP, Policy::DC_ASGD,
+                          Policy::SYNC_SWITCH}) {
+    EXPECT_EQ(share(kind, 8), 1.0f) << Policy::Kind_Name(kind);
+  }
+  EXPECT_EQ(share(Policy::RINGMASTER, 3), 1.0f);
+  EXPECT_EQ(share(Policy::RINGMASTER, 4), 0.0f);
+  EXPECT_EQ(share(Policy::DELAY_ADAPTIVE, 8), 0.5f);
+  EXPECT_EQ(share(Policy::STALENESS_AWARE, 8), 0.125f);
+  EXPECT_EQ(share(Policy::COSINE_GATE, 0), 1.0f);
+  EXPECT_FLOAT_EQ(share(Policy::COSINE_GATE, 4), 0.5f * std::exp(-1.0f));
 }
 
 TEST(InBatchesTest, WaitForNobodyAndCloseWhenFull) {
@@ -587,6 +675,8 @@ TEST(NewUpdatePolicyTest, RefusesAPolicyThatLacksAField) {
   EXPECT_THAT(refusal(Policy::DSSP), HasSubstr("without a bound"));
   EXPECT_THAT(refusal(Policy::SYNC_SWITCH), HasSubstr("without a switch_step"));
   EXPECT_THAT(refusal(Policy::COSINE_GATE), HasSubstr("without an age_decay"));
+  EXPECT_THAT(refusal(Policy::RINGMASTER), HasSubstr("without a max_delay"));
+  EXPECT_THAT(refusal(Policy::DELAY_ADAPTIVE), HasSubstr("without a full_rate_delay"));
 }
 
 }  // namespace

@@ -81,15 +81,16 @@ class EqualWorkers final : public TestPolicy {
 struct Sink {
   explicit Sink(const policies::UpdatePolicy& policy) : order(policy, {.workers = 3}) {}
 
-  Admission Push(int rank, uint64_t samples, int64_t version_read, bool rows = true) {
+  Admission Push(int rank, uint64_t samples, int64_t version_read, bool rows = true,
+                 bool finished = false) {
     TestUpdate update;
     update.rank = rank;
     update.step = order.progress().workers[static_cast<size_t>(rank)].admitted;
     update.samples = samples;
     update.version_read = version_read;
     update.rows = rows;
-    return order.Admit(/*now_us=*/1, /*incarnation=*/1, update.step, std::move(update),
-                       /*finished=*/false, this);
+    return order.Admit(/*now_us=*/1, /*incarnation=*/1, update.step, std::move(update), finished,
+                       this);
   }
   void OnAdmit(const TestUpdate&, int64_t, bool) {}
   void OnCounted(TestUpdate*) {}
@@ -100,11 +101,14 @@ struct Sink {
     for (const TestUpdate& update : group.updates) {
       factors.push_back(order.TransformOf(update, group.View()).factor);
     }
+    folded.clear();
+    for (const TestUpdate& update : group.updates) folded.push_back(update.rank);
   }
   void OnVersion() {}
 
   policies::UpdateOrder<TestUpdate> order;
   std::vector<float> factors;
+  std::vector<int> folded;  // the ranks of the last group
   int dropped = 0;
 };
 
@@ -123,6 +127,53 @@ TEST(UpdateOrderTest, AVersionMayCountTheUpdatesThatWereApplied) {
   EXPECT_EQ(sink.order.progress().version, 2);
   EXPECT_THAT(sink.factors, ElementsAre(1, 1, 0, 1));
   EXPECT_EQ(sink.dropped, 1);
+}
+
+// Under RINGLEADER a group closes when it has an update of each worker that still has data. Updates
+// without rows are listed, because they weigh.
+TEST(UpdateOrderTest, AGroupMayNeedEachWorkerWithData) {
+  Policy config;
+  config.set_kind(Policy::RINGLEADER);
+  const auto policy = *policies::NewUpdatePolicy(config, 3);
+  Sink sink(*policy);
+  const auto version = [&sink] { return sink.order.progress().version; };
+  sink.Push(0, 2, 0);
+  sink.Push(0, 2, 0, /*rows=*/false);
+  sink.Push(2, 8, 0);
+  sink.Push(0, 2, 0);
+  EXPECT_EQ(sink.order.open_batch()->updates.size(), 4u);
+  EXPECT_EQ(version(), 0);
+  EXPECT_EQ(sink.order.progress().workers[0].applied, 0);
+  sink.Push(1, 4, 0);
+  EXPECT_EQ(version(), 1);
+  EXPECT_THAT(sink.folded, ElementsAre(0, 0, 2, 0, 1));
+  EXPECT_EQ(sink.order.progress().workers[0].applied, 3);
+  // A worker without samples has brought nothing, and one without data is not waited for.
+  sink.Push(1, 0, 1);
+  sink.Push(0, 2, 1);
+  sink.Push(2, 2, 1);
+  EXPECT_EQ(version(), 1);
+  sink.Push(1, 0, 1, /*rows=*/false, /*finished=*/true);
+  EXPECT_EQ(version(), 2);
+  EXPECT_THAT(sink.folded, ElementsAre(0, 2));
+  // A worker that has brought an update before its data ended is in the step.
+  sink.Push(2, 2, 2);
+  sink.Push(2, 0, 2, false, true);
+  EXPECT_EQ(version(), 2);
+  sink.Push(0, 2, 2);
+  EXPECT_EQ(version(), 3);
+  EXPECT_THAT(sink.folded, ElementsAre(2, 0));
+  sink.Push(0, 2, 3);
+  EXPECT_EQ(version(), 4) << "the only worker with data";
+  // What is held when the last data ends is applied.
+  sink.Push(1, 2, 4);
+  sink.Push(1, 2, 4);
+  EXPECT_EQ(version(), 4);
+  sink.Push(1, 0, 4, false, true);
+  EXPECT_EQ(version(), 4) << "worker 0 still has data";
+  sink.Push(0, 0, 4, false, true);
+  EXPECT_EQ(version(), 5);
+  EXPECT_THAT(sink.folded, ElementsAre(1, 1));
 }
 
 TEST(UpdateOrderTest, APolicySeesTheWholeGroupOfAnUpdate) {

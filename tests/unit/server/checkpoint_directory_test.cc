@@ -1722,7 +1722,8 @@ TEST_F(CheckpointDirectoryTest, WhatPoliciesRememberGoesOn) {
         "kind: DC_ASGD compensation: 0.5 mean_square_decay: 0.9",
         "kind: DSSP bound: 1 upper_bound: 3", "kind: STALENESS_AWARE",
         "kind: COSINE_GATE age_decay: 0.5 age_cutoff: 2", "kind: SYNC_SWITCH switch_step: 2",
-        "kind: SYNC_SWITCH switch_step: 6"}) {
+        "kind: SYNC_SWITCH switch_step: 6", "kind: RINGMASTER max_delay: 1",
+        "kind: DELAY_ADAPTIVE full_rate_delay: 1", "kind: RINGLEADER"}) {
     const job::ResolvedJob plan = CorePlan(policy, 2, 2);
     Table whole(plan, 2), after(plan, 2);
     for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, 20);

@@ -203,6 +203,152 @@ TEST_F(RangeTest, ABatchIsFoldedInOrderOfArrivalWhenThePolicyClosesIt) {
   EXPECT_EQ(range_->progress().version, 2);
 }
 
+// A worked example of RINGMASTER. An update without rows in the range comes from no read of it, so
+// no delay drops it, and it counts in the version.
+TEST_F(RangeTest, RingmasterDropsByTheDelayInAppliedUpdates) {
+  Policy config;
+  config.set_kind(Policy::RINGMASTER);
+  config.set_max_delay(2);
+  const auto policy = *policies::NewUpdatePolicy(config, 4);
+  Use(*policy);
+  const auto version = [this] { return range_->progress().version; };
+  Give(0, 0, 1, 1, /*rows=*/true, /*version_read=*/0);
+  Give(1, 0, 2, 1, true, 0);
+  EXPECT_EQ(version(), 2);
+  Give(2, 0, 4, 1, true, 0);  // two have been applied since
+  EXPECT_EQ(version(), 2);
+  Give(2, 1, 8, 1, true, 2);
+  EXPECT_EQ(version(), 3);
+  Give(3, 0, 0, 1, /*rows=*/false, 0);
+  EXPECT_EQ(version(), 4);
+  Give(0, 1, 16, 2, true, 3);
+  Give(1, 1, 32, 1, true, 3);
+  EXPECT_EQ(version(), 5);
+  EXPECT_EQ(Row(), 100 - 1 - 2 - 8 - 16.0f / 2);
+  std::vector<int> fates;
+  for (const server::UpdateRecord& record : records_) fates.push_back(record.fate);
+  EXPECT_THAT(fates, ElementsAre(server::kFateApplied, server::kFateApplied, server::kFateDropped,
+                                 server::kFateApplied, server::kFateApplied, server::kFateDropped));
+}
+
+// Three updates of worker 0 and one of worker 1, each with its samples: the mean over the workers
+// of each worker's mean, whenever the gradients of worker 0 were added up, and wherever the range
+// was.
+TEST_F(RangeTest, RingleaderTakesTheMeanOverWorkersOfEachWorkersMean) {
+  Policy config;
+  config.set_kind(Policy::RINGLEADER);
+  const auto policy = *policies::NewUpdatePolicy(config, 2);
+  table_.workers = 2;
+  constexpr size_t kPushBytes = sizeof kKey + sizeof(float);
+  for (const bool moves : {false, true}) {
+    table_.stats = {};
+    records_.clear();
+    Use(*policy);
+    Read(0, 0);
+    Give(0, 0, 3, 2);
+    EXPECT_EQ(range_->held_bytes(), kPushBytes);
+    Read(0, 1);
+    Give(0, 1, 5, 1);
+    Give(0, 2, -1, 3);
+    EXPECT_EQ(range_->held_bytes(), kPushBytes) << "one sum";
+    Give(0, 3, 0, 2, /*rows=*/false);
+    EXPECT_EQ(Row(), 100);
+    if (moves) {
+      const server::RangeImage image = ImageOf(*range_);
+      Use(*policy);
+      ASSERT_EQ(range_->Restore(image, buffers_), absl::OkStatus());
+      EXPECT_EQ(range_->held_bytes(), kPushBytes);
+      EXPECT_EQ(ImageOf(*range_).held, image.held);
+    }
+    Give(1, 0, 8, 4);
+    const double step = ((3.0 + 5.0 - 1.0) / (2 + 1 + 3 + 2) + 8.0 / 4) / 2;
+    EXPECT_NEAR(Row(), 100 - step, 1e-5);
+    EXPECT_EQ(range_->progress().version, 1);
+    EXPECT_EQ(range_->held_bytes(), 0u);
+    // Each update counts once.
+    EXPECT_THAT(Workers(), ElementsAre(0, 0, 0, 1));
+    for (const server::UpdateRecord& record : records_) {
+      EXPECT_EQ(record.fate, server::kFateMerged);
+      EXPECT_EQ(record.rows, 1u);
+      EXPECT_EQ(record.divided_by, record.worker == 0 ? 2 * 8u : 2 * 4u);
+      EXPECT_EQ(record.version_applied, 0);
+    }
+    const server::UpdateStats& stats = table_.stats.total;
+    EXPECT_EQ(stats.merged, 4u);
+    EXPECT_EQ(stats.samples.sent, 10u);
+    EXPECT_EQ(stats.samples.applied, 10.0);
+    EXPECT_EQ(stats.row_staleness.count, 2u) << "of the updates whose read is known";
+  }
+}
+
+// Two rows, and gradients whose sum depends on the order: the bits are those of the rank order, and
+// of the order of arrival within a worker.
+TEST_F(RangeTest, RingleaderAddsInTheOrderOfWorkersAndThenOfArrival) {
+  Policy config;
+  config.set_kind(Policy::RINGLEADER);
+  const auto policy = *policies::NewUpdatePolicy(config, 3);
+  table_.workers = 3;
+  const float gradients[3][3] = {{1e8f, 1, -1e8f}, {0.1f, 0.2f, 0.3f}, {3, -3, 7}};
+  float first = 0;
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{0, 0, 0, 1, 1, 1, 2}, std::vector<int>{1, 0, 1, 0, 0, 1, 2},
+        std::vector<int>{1, 1, 0, 0, 1, 0, 2}}) {
+    Use(*policy);
+    int64_t steps[3] = {};
+    for (const int rank : ranks) {
+      Give(rank, steps[rank], gradients[rank][steps[rank]], 1);
+      ++steps[rank];
+    }
+    const float sums[] = {(1e8f + 1) + -1e8f, (0.1f + 0.2f) + 0.3f, 3};
+    const float mean = (sums[0] * (1.0f / 9) + sums[1] * (1.0f / 9)) + sums[2] * (1.0f / 3);
+    EXPECT_EQ(Row(), 100 - mean);
+    if (first == 0) first = Row();
+    EXPECT_EQ(Row(), first);
+  }
+}
+
+// Updates with delays 0, 1, 2 and 4 under DELAY_ADAPTIVE(2): the rate of the last one is half, for
+// SGD and for Adam, whose steps do not depend on the size of gradients.
+TEST_F(RangeTest, DelayAdaptiveRatesReachEveryOptimizer) {
+  Policy config;
+  config.set_kind(Policy::DELAY_ADAPTIVE);
+  config.set_full_rate_delay(2);
+  const auto policy = *policies::NewUpdatePolicy(config, 4);
+  const double gradients[] = {3, -1, 2, 5};
+  const int64_t delays[] = {0, 1, 2, 4};
+  const double rates[] = {1, 1, 1, 0.5};
+  const auto train = [&] {
+    Use(*policy);
+    Give(0, 0, 0, 1, /*rows=*/false);
+    for (int i = 0; i < 4; ++i) {
+      Give(1, i, static_cast<float>(4 * gradients[i]), 4, true,
+           1 + i - std::min<int64_t>(1 + i, delays[i]));
+    }
+    return Row();
+  };
+  double sgd = 100;
+  for (int i = 0; i < 4; ++i) sgd -= rates[i] * gradients[i];
+  EXPECT_EQ(train(), sgd);
+  Optimizer adam;
+  adam.set_kind(Optimizer::ADAM);
+  adam.set_learning_rate(0.5);
+  adam.set_step_count(Optimizer::TABLE);
+  adam.set_beta1(0.9);
+  adam.set_beta2(0.999);
+  adam.set_epsilon(1e-8);
+  optimizer_ = *optim::NewRowOptimizer(adam);
+  table_.optimizer = optimizer_.get();
+  double weight = 100, m = 0, v = 0;
+  for (int i = 0; i < 4; ++i) {
+    m = 0.9 * m + 0.1 * gradients[i];
+    v = 0.999 * v + 0.001 * gradients[i] * gradients[i];
+    const int t = i + 2;  // the update without rows was a step of the table
+    weight -= 0.5 * rates[i] * (m / (1 - std::pow(0.9, t))) /
+              (std::sqrt(v / (1 - std::pow(0.999, t))) + 1e-8);
+  }
+  EXPECT_NEAR(train(), weight, 2e-5);
+}
+
 // A row that cannot be created is an error for users in one line. The shard ends with it.
 TEST_F(RangeTest, ARowWithoutMemoryIsAnErrorWithTableRowsAndAHint) {
   Give(3, 0, 8, 1);
@@ -303,6 +449,49 @@ TEST_F(RangeTest, ASkippedStepHasItsPlaceInABatch) {
   Give(2, 0, 6, 1);  // counts a third
   EXPECT_EQ(range_->progress().version, 1);
   EXPECT_EQ(Row(), 100 - (2 + 6.0f / 3) / 3);
+}
+
+// One update of an open group, in the layouts of all versions.
+TEST(HeldStepTest, ReadsTheLayoutsOfEarlierVersions) {
+  for (const uint64_t layout : {2, 3, 4, 5, 6}) {
+    const bool in_batches = layout == 3 || layout >= 5, has_clock = layout >= 4;
+    std::vector<uint64_t> numbers = {layout << 32 | 0x646c6568,
+                                     1,
+                                     /*step=*/9,
+                                     /*samples=*/8,
+                                     /*contributions=*/1,
+                                     /*updates=*/1};
+    numbers.insert(numbers.end(), {/*rank=*/2, /*step=*/7, /*samples=*/8, /*version_read=*/5,
+                                   /*admitted_at=*/1, /*clock_gap=*/1, /*in_flight=*/1});
+    if (has_clock) numbers.insert(numbers.end(), {/*sample_clock=*/64, /*positives=*/3});
+    if (in_batches) numbers.push_back(/*read_number=*/11);
+    if (layout == 6) numbers.push_back(/*rows_before_sum=*/4);
+    numbers.insert(numbers.end(), {/*keys=*/1, kKey});
+    std::string bytes(reinterpret_cast<const char*>(numbers.data()), 8 * numbers.size());
+    const float gradient = 0.5f;
+    const uint64_t no_delayed = 0;
+    bytes.append(reinterpret_cast<const char*>(&gradient), sizeof gradient);
+    bytes.append(reinterpret_cast<const char*>(&no_delayed), sizeof no_delayed);
+    HeapBufferSource source;
+    server::HeldQueue open, delayed;
+    bool batches = false;
+    ASSERT_EQ(server::DecodeHeld(bytes, /*dim=*/1, source, &open, &delayed, &batches),
+              absl::OkStatus());
+    EXPECT_EQ(batches, in_batches);
+    ASSERT_EQ(open.size(), 1u);
+    ASSERT_EQ(open[0].updates.size(), 1u);
+    const server::HeldUpdate& update = open[0].updates[0];
+    EXPECT_EQ(update.rank, 2);
+    EXPECT_EQ(update.read_number, in_batches ? 11 : -1);
+    EXPECT_EQ(update.positives, has_clock ? 3 : policies::kUnknownPositives);
+    EXPECT_EQ(update.rows_before_sum, layout == 6 ? 4 : -1);
+    EXPECT_EQ(update.rows(), layout == 6 ? 4u : 1u);
+    EXPECT_EQ(update.keys.As<uint64_t>()[0], kKey);
+    EXPECT_EQ(update.values.As<float>()[0], gradient);
+    if (layout == 4 || layout == 6) {
+      EXPECT_EQ(server::EncodeHeld(open, delayed, in_batches), bytes);
+    }
+  }
 }
 
 // As after a load from several files, each with a part of an update.

@@ -608,6 +608,10 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
        {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are applied 7 updates late"),
         std::pair("kind: DC_ASGD compensation: 0.04", "its updates are applied 7 updates late"),
         std::pair("kind: K_BATCH_ASYNC batches: 3", "its updates are applied 2.33 updates late"),
+        std::pair("kind: RINGMASTER", "its updates are applied 7 updates late"),
+        std::pair("kind: RINGMASTER max_delay: 4", "its updates are applied 3 updates late"),
+        std::pair("kind: DELAY_ADAPTIVE full_rate_delay: 2",
+                  "its updates are applied 2 updates late"),
         std::pair("kind: GBA batches: 2", "its updates are applied 3.5 updates late")}) {
     EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even),
                 ElementsAre(HasSubstr(says)));
