@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -12,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/owned_fd.h"
 #include "base/text.h"
 #include "cli/describe_run.h"
 #include "node/role_flags.h"
@@ -22,7 +25,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kPolicyCheck[] = "tandem policy check";
-constexpr unsigned kMaxSeconds = 300;  // for all schedules; most take less than a second
+constexpr unsigned kMaxSeconds = 60;  // for a schedule, which takes less than a millisecond
 
 Policy ConfigOf(const PolicyFlags& flags) {
   Policy config;
@@ -35,53 +38,66 @@ Policy ConfigOf(const PolicyFlags& flags) {
 // Runs the schedules in this process, which the library may end. Returns the exit code.
 int CheckHere(const PolicyFlags& flags) {
   const Policy config = ConfigOf(flags);
-  const auto made = policies::LoadPlugin(config, 1);
-  if (!made.ok()) {
-    node::Finish(kPolicyCheck, made.status());
-    return node::kExitBadInput;
-  }
+  std::string name;
   const auto report = sim::CheckPolicyPromises(
-      [&config](int workers) { return policies::LoadPlugin(config, workers); }, flags.schedules,
-      flags.seed);
+      [&](int workers) {
+        alarm(kMaxSeconds);
+        auto policy = policies::LoadPlugin(config, workers);
+        if (policy.ok()) name = (*policy)->name();
+        return policy;
+      },
+      flags.schedules, flags.seed);
   if (!report.ok()) {
-    node::Finish(kPolicyCheck,
-                 absl::Status(report.status().code(),
-                              absl::StrCat(flags.library, ": ", report.status().message())));
-    return node::kExitFailed;
+    const bool broken = absl::IsFailedPrecondition(report.status());
+    node::Finish(kPolicyCheck, broken ? absl::FailedPreconditionError(absl::StrCat(
+                                            flags.library, ": ", report.status().message()))
+                                      : report.status());
+    return broken ? node::kExitFailed : node::kExitBadInput;
   }
   std::printf("%s: %s keeps its promises: %s, %s updates, %s of them dropped\n",
-              flags.library.c_str(), (*made)->name().c_str(),
-              Counted(report->schedules, "schedule").c_str(), WithCommas(report->updates).c_str(),
-              WithCommas(report->dropped).c_str());
+              flags.library.c_str(), name.c_str(), Counted(report->schedules, "schedule").c_str(),
+              WithCommas(report->updates).c_str(), WithCommas(report->dropped).c_str());
   return node::kExitOk;
 }
 
-// The exit code of CheckHere in a child process, which a crash of the library ends.
+// The exit code of CheckHere in a child process, which the library may end. The code comes through
+// a pipe, since the library may also exit.
 int CheckInChild(const PolicyFlags& flags) {
   std::fflush(stdout);
+  int ends[2];
+  if (pipe(ends) != 0) {
+    return node::Finish(kPolicyCheck, absl::InternalError(absl::StrCat("cannot make a pipe: ",
+                                                                       std::strerror(errno))));
+  }
+  const OwnedFd from(ends[0]);
+  OwnedFd to(ends[1]);
   const pid_t child = fork();
   if (child < 0) {
     return node::Finish(kPolicyCheck, absl::InternalError(absl::StrCat("cannot start a process: ",
-                                                                   std::strerror(errno))));
+                                                                       std::strerror(errno))));
   }
   if (child == 0) {
-    alarm(kMaxSeconds);
     const int code = CheckHere(flags);
     std::fflush(stdout);
-    _exit(code);
+    const auto byte = static_cast<unsigned char>(code);
+    const bool told = write(to.get(), &byte, 1) == 1;
+    _exit(told ? 0 : 1);
   }
+  to = OwnedFd();
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (WIFEXITED(status)) return WEXITSTATUS(status);
-  const int signal = WTERMSIG(status);
-  return node::Finish(
-      kPolicyCheck, absl::FailedPreconditionError(
-                    signal == SIGALRM
-                        ? absl::StrCat(flags.library, ": was not done after ", kMaxSeconds,
-                                       " s; does a function of it not return?")
-                        : absl::StrCat(flags.library, ": ended the process with signal ", signal,
-                                       " (", strsignal(signal), "); a line above may say more")));
+  unsigned char code = 0;
+  if (read(from.get(), &code, 1) == 1) return code;
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  const std::string how =
+      signal == SIGALRM ? absl::StrCat("a schedule was not done after ", kMaxSeconds,
+                                       " s; does a function of the library not return?")
+      : signal != 0     ? absl::StrCat("ended the process with signal ", signal, " (",
+                                       strsignal(signal), "); a line above may say more")
+                        : absl::StrCat("ended the process with exit code ", WEXITSTATUS(status));
+  return node::Finish(kPolicyCheck,
+                      absl::FailedPreconditionError(absl::StrCat(flags.library, ": ", how)));
 }
 
 }  // namespace

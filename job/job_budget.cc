@@ -94,7 +94,9 @@ double MaxUpdates(const ResolvedJob& plan, const policies::Properties& policy) {
   const double reads =
       plan.workers() * (1.0 + train.prefetch_steps() + train.max_inflight_pushes());
   double updates = policy.rows_as_read ? reads : 0;
-  if (plan.job.staleness().gradients()) updates += reads * plan.job.staleness().row_share();
+  if (plan.job.staleness().gradients()) {
+    updates += (reads + plan.workers() * delay) * plan.job.staleness().row_share();
+  }
   if (!policy.holds) return updates;
   // A sum of each worker, and as much that is not added to it yet.
   if (policy.fold_by_worker) return updates + 2.0 * plan.workers();
@@ -175,6 +177,10 @@ std::string HeldText(const ResolvedJob& plan) {
       parts.insert(absl::StrCat(plan.workers(), " workers x (1 + prefetch_steps ",
                                 train.prefetch_steps(), " + in flight ",
                                 train.max_inflight_pushes(), ") x the rows of the largest read"));
+    }
+    if (plan.job.staleness().gradients()) {
+      parts.insert(absl::StrCat("row_share ", plan.job.staleness().row_share(),
+                                " of the rows of all reads (staleness.gradients)"));
     }
     if (policy.fold_by_worker) {
       parts.insert(absl::StrCat(plan.workers(), " workers x 2 x the largest push"));

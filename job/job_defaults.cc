@@ -71,6 +71,7 @@ void FillScoring(Job* job) {
 void FillPolicy(const Policy& parent, Policy* policy) {
   if (policy->kind() == Policy::POLICY_UNSPECIFIED) {
     Policy merged = parent;
+    if (!policy->library().empty()) merged.clear_library_hash();
     merged.MergeFrom(*policy);
     *policy = merged;
   }
@@ -102,6 +103,7 @@ void FillByWorkers(int workers, Policy* policy) {
 void FillOptimizer(const Optimizer& parent, Optimizer* optimizer) {
   if (optimizer->kind() == Optimizer::OPTIMIZER_UNSPECIFIED) {
     Optimizer merged = parent;
+    if (optimizer->has_schedule()) merged.clear_schedule();
     merged.MergeFrom(*optimizer);
     *optimizer = merged;
   }

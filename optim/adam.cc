@@ -1,4 +1,4 @@
-// Adam (Kingma, Ba 2015) and its relatives on touched rows:
+// Adam (Kingma, Ba 2015) and its variants on touched rows:
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g g
 // With StepCount TABLE, t is the number of the table's step, and epsilon stands where torch's
@@ -6,7 +6,7 @@
 //   w -= rate sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)
 // Otherwise each row counts its own steps, and epsilon stands where torch's Adam has it:
 //   w -= rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-// The relatives:
+// The variants:
 //   AMSGRAD (Reddi, Kale, Kumar 2018): the largest v so far takes the place of v in the step, as in
 //     torch: before the correction.
 //   ADAMW (Loshchilov, Hutter 2019): the weight also loses rate * weight_decay of its value.

@@ -4,7 +4,7 @@
 //   w = 0 if |z| <= l1, else -(z - sign(z) l1) / (1 / eta + l2)
 // A schedule or a policy changes alpha from step to step. The paper's z would then move weights
 // that have no gradient, because w is z times an eta, and z has the etas of earlier steps. Before a
-// step w and z tell the same, unless w is 0: the last line gives z = -w (1 / eta_before + l2) -
+// step w determines z, unless w is 0: the last line gives z = -w (1 / eta_before + l2) -
 // sign(w) l1. The second line then needs no eta_before:
 //   z = g - w (1 / eta + l2) - sign(w) l1
 // Under a constant alpha this is the paper's update of rows that begin with zeros. Other rows keep

@@ -47,7 +47,7 @@ absl::Status CheckFields(const Config& c) {
           field.name, ": not for ", name,
           restarts && ends ? " with restart_samples, which has no end" : "", "; remove it"));
     }
-    if (field.needed && !field.set) {
+    if (field.needed && field.taken && !field.set) {
       return absl::InvalidArgumentError(absl::StrCat(field.name, ": ", name, " needs it"));
     }
   }

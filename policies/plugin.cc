@@ -83,7 +83,7 @@ class Plugin final : public UpdatePolicy {
     return Bool("serve", functions_.serve(&described_, &range, rank, step, depth));
   }
   Arrival OnArrival(const RangeProgress& progress, const Update& update) const override {
-    unsigned char copy[TANDEM_POLICY_MAX_STATE];
+    alignas(std::max_align_t) unsigned char copy[TANDEM_POLICY_MAX_STATE];
     if (!progress.state.empty()) {
       std::memcpy(copy, progress.state.data(), progress.state.size());
     }
@@ -95,6 +95,8 @@ class Plugin final : public UpdatePolicy {
   }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group& group) const override {
+    // The rank and the step of another run mean nothing to the library.
+    if (update.version_read < 0) return {};
     const tandem_policy_range range = RangeOf(progress);
     const tandem_policy_update its = UpdateOf(update);
     const tandem_policy_group of = {group.size(), group.samples()};
@@ -109,6 +111,13 @@ class Plugin final : public UpdatePolicy {
     }
     if (t.compensation != 0 && described_.rows_as_read == 0) {
       Refuse("apply", "a compensation, and describe does not ask for rows_as_read");
+    }
+    // A range sees only the updates with rows in it, so the rate of a fold would depend on how the
+    // table is cut.
+    if (t.rate != 1 && described_.holds != 0) {
+      Refuse("apply", absl::StrCat("rate ", t.rate,
+                                   ", expected 1 from a policy that holds updates; "
+                                   "change the factor"));
     }
     return {.factor = t.factor, .compensation = t.compensation, .rate = t.rate};
   }
@@ -172,8 +181,8 @@ class Plugin final : public UpdatePolicy {
     return range;
   }
   static tandem_policy_update UpdateOf(const Update& update) {
-    return {update.rank,         update.skipped ? 1 : 0, update.step,       update.samples,
-            update.version_read, update.admitted_at,     update.read_number};
+    return {update.rank,    update.skipped ? 1 : 0, update.step,
+            update.samples, update.version_read,    update.read_number};
   }
 
   const std::unique_ptr<Library> library_;
@@ -200,6 +209,11 @@ absl::Status CheckDescribed(const tandem_policy_properties& p) {
   if ((p.batch > 0 || p.delay > 0 || p.lockstep != 0) && p.holds == 0) {
     return absl::InvalidArgumentError(
         "describe gave lockstep, a batch or a delay without `holds`, which they need");
+  }
+  if (p.skips != 0 && (p.holds == 0 || p.batch > 0)) {
+    return absl::InvalidArgumentError(
+        "describe gave `skips` without held steps: a late worker continues at the step that is the "
+        "version; to drop an update, return factor 0 from apply");
   }
   if (p.state_bytes > TANDEM_POLICY_MAX_STATE) {
     return absl::InvalidArgumentError(absl::StrCat("describe asked for ", p.state_bytes,
@@ -242,9 +256,10 @@ absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewPlugin(const Policy& config, in
   }
   const absl::StatusOr<std::string> checked = ReadWholeFile(path + kChecked);
   if (!checked.ok() || *checked != CheckedText(hash)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, checked.ok() ? " has changed since it was checked" : " was not checked",
-                     "; hint: tandem policy check ", path));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, checked.ok() ? " has changed since it was checked" : " was not checked",
+        "; hint: tandem policy check ", path, config.options().empty() ? "" : " --options '",
+        config.options(), config.options().empty() ? "" : "'"));
   }
   return LoadPlugin(config, workers);
 }
@@ -270,9 +285,10 @@ absl::StatusOr<std::unique_ptr<UpdatePolicy>> LoadPlugin(const Policy& config, i
   const tandem_policy_v1* const table = reinterpret_cast<const tandem_policy_v1* (*)()>(symbol)();
   if (table == nullptr || table->version != TANDEM_POLICY_VERSION ||
       table->size != sizeof(tandem_policy_v1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": is a policy of version ", table == nullptr ? 0 : table->version,
-        ", this build takes version ", TANDEM_POLICY_VERSION, "; compile it with this header"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": built for version ", table == nullptr ? 0 : table->version,
+                     " of tandem_policy.h, expected ", TANDEM_POLICY_VERSION,
+                     "; compile it with policies/tandem_policy.h of this build"));
   }
   if (table->describe == nullptr || table->start == nullptr || table->serve == nullptr ||
       table->arrive == nullptr || table->apply == nullptr || table->tick == nullptr) {

@@ -230,7 +230,8 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   }
   if (policy.store) writes_ = std::make_unique<RowWrites>();
   if (table->gradient_share > 0) {
-    gradients_ = std::make_unique<GradientMeter>(store_.dim(), table->workers, table->reads,
+    const int reads = table->reads + static_cast<int>(policy.delay);
+    gradients_ = std::make_unique<GradientMeter>(store_.dim(), table->workers, reads,
                                                  table->gradient_share, table->plan->seed);
   }
   Report();
@@ -404,9 +405,9 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
 // Frees the read that the update came from. The update has been applied or dropped.
 void Range::ForgetRead(const HeldUpdate& update) {
   pull_times_.Drop(update.read);
+  if (update.version_read == kReadByAnotherRun) return;
   if (gradients_ != nullptr) gradients_->Forget(update.rank, update.step);
-  if (pulled_row_snapshots_ == nullptr || update.version_read == kReadByAnotherRun) return;
-  pulled_row_snapshots_->Forget(update.rank, update.step);
+  if (pulled_row_snapshots_ != nullptr) pulled_row_snapshots_->Forget(update.rank, update.step);
 }
 
 bool Range::Keeps(const HeldUpdate& update) {

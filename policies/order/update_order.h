@@ -236,7 +236,7 @@ class UpdateOrder final : public OrderState {
       HeldGroup<U>& group = first || i >= steps ? delayed_.Add() : delayed_[i];
       group.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
       group.samples = saved[i].samples;
-      group.sample_clock = saved[i].sample_clock;
+      group.sample_clock = 0;  // the other run's clock is not this run's
       for (const U& update : saved[i].updates) {
         U part = cut(update);
         if (!part.has_rows() && !properties_.fold_by_worker) continue;

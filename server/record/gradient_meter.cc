@@ -12,6 +12,8 @@ namespace {
 
 // About the bytes of an entry of the map, with its share of the buckets.
 constexpr size_t kCountBytes = 40;
+// Rows of a range whose updates are counted, the first ones that are updated.
+constexpr size_t kMaxCounted = size_t{1} << 14;
 
 uint64_t BelowOf(double share) {
   constexpr double kAll = 18446744073709551616.0;  // 2^64
@@ -63,6 +65,7 @@ void GradientMeter::OnRead(int rank, int64_t step, int64_t version, absl::Span<c
 }
 
 void GradientMeter::BeforeStep(const HeldUpdate& update, int64_t version, const RowTable& store) {
+  if (update.version_read == kReadByAnotherRun) return;
   keys_.clear();
   for (const uint64_t key : update.keys.As<uint64_t>()) {
     if (Samples(key)) keys_.push_back(key);
@@ -93,14 +96,20 @@ void GradientMeter::AfterStep(const RowTable& store, GradientSums* sums) {
       missed[j] = before[j] - missed[j];
       update[j] -= before[j];
     }
-    uint32_t& updates = updates_[entries_[i].key];
+    uint32_t* const updates = CountOf(entries_[i].key);
     const double length = std::sqrt(Dot(before, before, dim_));
     const double missed_length = std::sqrt(Dot(missed, missed, dim_));
     const double update_length = std::sqrt(Dot(update, update, dim_));
-    if (length > 0) {
+    // A row that overflows ends training elsewhere, and must not spoil the sums.
+    const bool finite =
+        std::isfinite(length) && std::isfinite(missed_length) && std::isfinite(update_length);
+    if (length > 0 && finite) {
+      GradientSums::Cell* const by_popularity =
+          updates == nullptr ? nullptr : &CellOf(*updates, &sums->by_popularity);
       for (GradientSums::Cell* const cell :
            {&CellOf(static_cast<uint64_t>(entries_[i].staleness), &sums->by_staleness),
-            &CellOf(updates, &sums->by_popularity)}) {
+            by_popularity}) {
+        if (cell == nullptr) continue;
         ++cell->rows;
         cell->distance += missed_length / length;
         cell->update += update_length / length;
@@ -109,11 +118,18 @@ void GradientMeter::AfterStep(const RowTable& store, GradientSums* sums) {
         cell->cosine += Dot(missed, update, dim_) / (missed_length * update_length);
       }
     }
-    if (updates < std::numeric_limits<uint32_t>::max()) ++updates;
+    if (updates != nullptr && *updates < std::numeric_limits<uint32_t>::max()) ++*updates;
   }
   entries_.clear();
   read_.clear();
   before_.clear();
+}
+
+// The count of updates of a row; null: too many other rows are counted.
+uint32_t* GradientMeter::CountOf(uint64_t key) {
+  const auto found = updates_.find(key);
+  if (found != updates_.end()) return &found->second;
+  return updates_.size() < kMaxCounted ? &updates_[key] : nullptr;
 }
 
 size_t GradientMeter::bytes() const { return reads_.bytes() + updates_.size() * kCountBytes; }

@@ -1,5 +1,5 @@
-// What staleness does to gradients, measured on some rows of a range (staleness.gradients). For an
-// update of a sampled row, two changes of the row are compared:
+// GradientMeter measures how staleness changes gradients, on some rows of a range
+// (staleness.gradients). For an update of a sampled row, it compares two changes of the row:
 //
 //   missed   the row before the update - the row as the worker read it
 //   update   the row after the update - the row before the update
@@ -65,12 +65,13 @@ class GradientMeter {
     int64_t staleness = 0;
   };
   bool Samples(uint64_t key) const;
+  uint32_t* CountOf(uint64_t key);
 
   const size_t dim_;
   const uint64_t seed_;
   const uint64_t below_;  // keys are sampled if their hash is below this
   PulledRowSnapshots reads_;
-  std::unordered_map<uint64_t, uint32_t> updates_;  // of each sampled row, so far
+  std::unordered_map<uint64_t, uint32_t> updates_;  // of the first sampled rows, so far
   std::vector<Entry> entries_;
   std::vector<float> read_, before_, after_;  // [entries, dim]
   // Scratch memory.

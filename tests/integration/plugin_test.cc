@@ -80,6 +80,7 @@ TEST_F(PluginTest, TheCheckFindsEachFault) {
       {"nonsense", 1, "arrive returned 7, expected APPLY, HOLD or DROP"},
       {"nan", 1, "apply returned factor nan"},
       {"ticks", 1, "tick returned 1, expected 0 without a push and a held group"},
+      {"exit", 1, "ended the process with exit code 0"},
       {"lockstep", 2, "without `holds`, which they need"},
       {"no_name", 2, "describe gave no name"},
       {"unknown", 2, "refuses options \"unknown\": unknown fault"},

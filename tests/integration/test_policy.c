@@ -21,12 +21,13 @@ enum Fault {
   kNonsense,    // arrive returns 7
   kNan,
   kTicks,       // never stops to tick
+  kExit,        // ends the process as if all were well
   kLockstep,    // says lockstep without holding
   kNoName,
 };
 static const char* const kNames[] = {"honest", "bound", "start", "order_free", "never_starts",
                                      "never_serves", "holds", "drops", "keeps", "crash",
-                                     "nonsense", "nan", "ticks", "lockstep", "no_name"};
+                                     "nonsense", "nan", "ticks", "exit", "lockstep", "no_name"};
 
 static int FaultOf(const tandem_policy_properties* p) { return (int)p->number[0]; }
 
@@ -63,6 +64,7 @@ static int Arrive(const tandem_policy_properties* p, const tandem_policy_range* 
                   const tandem_policy_update* update, void* state) {
   int64_t* const count = (int64_t*)state;
   if (FaultOf(p) == kCrash && update->step > 1) abort();
+  if (FaultOf(p) == kExit && update->step > 1) exit(0);
   if (*count + 1 != range->admitted) {
     fprintf(stderr, "state %lld, admitted %lld\n", (long long)*count, (long long)range->admitted);
     exit(3);

@@ -30,10 +30,11 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
+constexpr int kMaxWorkers = 6;
+
 // The lengths and samples of the workers. Two schedules of one plan differ in their order alone.
 struct Plan {
-  Plan(Random* random, const Properties& properties) {
-    const auto workers = static_cast<size_t>(1 + random->Uniform(5));
+  Plan(size_t workers, Random* random, const Properties& properties) {
     const int64_t max_depth = std::min<int64_t>(2, properties.read_bound);
     depth = static_cast<int>(random->Uniform(static_cast<uint64_t>(max_depth) + 1));
     for (size_t rank = 0; rank < workers; ++rank) {
@@ -257,9 +258,9 @@ class Schedule {
     // An update of a step that closed without it will be dropped, so a read need not see it.
     const int64_t clock = properties_.skips ? progress.version : progress.MinClock();
     if (clock < step - properties_.read_bound) {
-      Fail("serve", absl::StrCat(what, " while a worker has ", clock,
-                                 " applied steps, and `read_bound` promises ",
-                                 step - properties_.read_bound));
+      Fail("serve",
+           absl::StrCat(what, " while a worker has ", clock, " applied steps; read_bound ",
+                        properties_.read_bound, " promises ", step - properties_.read_bound));
     }
   }
   void CheckStart(int rank, int64_t step) {
@@ -270,8 +271,8 @@ class Schedule {
       if (worker.pushed >= step - properties_.clock_bound) continue;
       Fail("start",
            absl::StrCat("lets worker ", rank, " begin step ", step, " while worker ", other,
-                        " has pushed ", worker.pushed, " steps, and `clock_bound` promises ",
-                        step - properties_.clock_bound));
+                        " has pushed ", worker.pushed, " steps; clock_bound ",
+                        properties_.clock_bound, " promises ", step - properties_.clock_bound));
     }
   }
 
@@ -312,8 +313,8 @@ class Schedule {
 absl::Status AtSeed(const absl::Status& status, uint64_t seed, const Plan& plan) {
   if (status.ok()) return status;
   return absl::Status(status.code(),
-                      absl::StrCat(status.message(), " (", plan.samples.size(),
-                                   " workers, prefetch ", plan.depth, ", seed ", seed, ")"));
+                      absl::StrCat(status.message(), " (workers ", plan.samples.size(),
+                                   ", prefetch ", plan.depth, ", seed ", seed, ")"));
 }
 
 }  // namespace
@@ -322,12 +323,23 @@ absl::StatusOr<PolicyCheckReport> CheckPolicyPromises(
     const std::function<absl::StatusOr<std::unique_ptr<policies::UpdatePolicy>>(int workers)>& make,
     int64_t schedules, uint64_t seed) {
   PolicyCheckReport report;
+  // A policy may need some number of workers.
+  std::vector<int> sizes;
+  absl::Status refused;
+  for (int workers = 1; workers <= kMaxWorkers; ++workers) {
+    if (const absl::Status made = make(workers).status(); made.ok()) {
+      sizes.push_back(workers);
+    } else {
+      refused = made;
+    }
+  }
+  if (sizes.empty()) return refused;
   for (int64_t i = 0; i < schedules; ++i) {
     const uint64_t its_seed = seed + static_cast<uint64_t>(i);
     Random random(its_seed);
-    TANDEM_ASSIGN_OR_RETURN(const auto any, make(1));
-    const Plan plan(&random, any->properties());
-    TANDEM_ASSIGN_OR_RETURN(const auto policy, make(static_cast<int>(plan.samples.size())));
+    const int workers = sizes[random.Uniform(sizes.size())];
+    TANDEM_ASSIGN_OR_RETURN(const auto policy, make(workers));
+    const Plan plan(static_cast<size_t>(workers), &random, policy->properties());
     Schedule one(plan, *policy, &random);
     TANDEM_RETURN_IF_ERROR(AtSeed(one.Run(), its_seed, plan));
     if (policy->properties().order_free) {

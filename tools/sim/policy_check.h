@@ -21,8 +21,9 @@ struct PolicyCheckReport {
   int64_t dropped = 0;  // updates that came too late
 };
 
-// `make(workers)` makes the policy. Schedule i has the seed `seed` + i. FAILED_PRECONDITION: the
-// promise that was broken, with the function, the worker, the step and the seed of the schedule.
+// `make(workers)` makes the policy. Numbers of workers that it refuses are left out. Schedule i has
+// the seed `seed` + i. FAILED_PRECONDITION: the promise that was broken, with the function, the
+// worker, the step and the seed of the schedule. Else the error of `make`, if it refuses all.
 absl::StatusOr<PolicyCheckReport> CheckPolicyPromises(
     const std::function<absl::StatusOr<std::unique_ptr<policies::UpdatePolicy>>(int workers)>& make,
     int64_t schedules, uint64_t seed);

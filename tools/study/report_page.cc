@@ -334,13 +334,15 @@ std::string Tuning(const StudyRuns& plan, const Analysis& analysis) {
   if (!plan.tunes()) return "";
   const Tune& tune = plan.study.tune();
   const bool by_loss = tune.choose_by() == Tune::TRAINING_LOSS;
+  const char* const on_validation_rows =
+      tune.choose_by() == Tune::METRIC ? "" : " on validation rows";
   std::string html = Tag("h2", "Tuning");
   absl::StrAppend(&html, "<p class=\"read\">Each variation tried the same ", tune.value_size(),
                   " values of <code>", Escape(tune.path()), "</code> on the same ",
                   tune.seed_size(), " seeds (", absl::StrJoin(tune.seed(), ", "),
                   "), none of which is among the results; the best mean of ",
                   Escape(by_loss ? "the training loss of the last tenth of the samples"
-                                 : absl::StrCat(plan.metric.label, " on validation rows")),
+                                 : absl::StrCat(plan.metric.label, on_validation_rows)),
                   " was taken.</p>\n<table><thead><tr><th>variation</th>");
   for (const std::string& value : tune.value())
     absl::StrAppend(&html, "<th>", Escape(value), "</th>");
