@@ -266,7 +266,7 @@ TEST(LivesTest, SurvivesAnything) {
   EXPECT_GT(recuts, count / 10);
   EXPECT_GT(verdicts, count / 3);
   EXPECT_GT(again, count);
-  EXPECT_GT(reproducible, count / 10);
+  EXPECT_GT(reproducible, count / 20);
   EXPECT_GT(reproducible_recuts, count / 100);
   EXPECT_GT(rows.admitted, count / 2);
   EXPECT_GT(rows.evicted, count / 10);

@@ -26,7 +26,6 @@ inline std::string Essp(int bound, Random* random) {
 // code that remembers rows as they were read.
 inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  if (lockstep && random->Bernoulli(0.1)) return "kind: BSP";  // jobs of BSP alone are rare
   switch (lockstep ? random->Uniform(19) : 2 + random->Uniform(17)) {
     case 0:
       return "kind: BSP";
