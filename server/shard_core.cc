@@ -20,6 +20,7 @@ void FillUpdates(const UpdateStats& stats, Message* out) {
   out->set_applied(stats.applied);
   out->set_merged(stats.merged);
   out->set_dropped(stats.dropped);
+  FillSamples(stats.samples, out->mutable_samples());
   FillDistribution(stats.clock_gap, out->mutable_clock_gap());
   FillDistribution(stats.version_staleness, out->mutable_version_staleness());
   FillDistribution(stats.age, out->mutable_age());

@@ -10,6 +10,15 @@
 #include "base/hash.h"
 
 namespace tandem::worker {
+namespace {
+
+// The samples of a batch with label 1. Only the program knows the labels of its own batches.
+uint64_t PositivesOf(const data::Batch& batch) {
+  if (batch.labels.size() != static_cast<size_t>(batch.samples)) return policies::kUnknownPositives;
+  return static_cast<uint64_t>(std::count(batch.labels.begin(), batch.labels.end(), 1.0f));
+}
+
+}  // namespace
 
 // The gate of StepOrder::Next.
 struct StepPipeline::Gate {
@@ -289,12 +298,14 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
 }
 
 void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
+  const uint64_t positives = PositivesOf(slot->batch);
   for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     client::ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = info.step = context_.step();
     info.samples = static_cast<uint64_t>(slot->samples());
     info.sample_clock = slot->sample_clock;
+    info.positives = positives;
     info.clock_gap = static_cast<int32_t>(order_.clock_gap());
     info.in_flight = static_cast<int32_t>(in_flight);
     uint64_t sent = 0;

@@ -36,6 +36,7 @@ void MergeUpdates(const Message& from, Message* into) {
   into->set_applied(into->applied() + from.applied());
   into->set_merged(into->merged() + from.merged());
   into->set_dropped(into->dropped() + from.dropped());
+  MergeSamples(from.samples(), into->mutable_samples());
   MergeDistribution(from.clock_gap(), into->mutable_clock_gap());
   MergeDistribution(from.version_staleness(), into->mutable_version_staleness());
   MergeDistribution(from.age(), into->mutable_age());
@@ -191,6 +192,13 @@ void MergeGradients(const GradientStaleness& from, GradientStaleness* into) {
   into->set_cosine_sum(into->cosine_sum() + from.cosine_sum());
   into->set_distance_sum(into->distance_sum() + from.distance_sum());
   into->set_update_sum(into->update_sum() + from.update_sum());
+}
+
+void MergeSamples(const SampleShare& from, SampleShare* into) {
+  into->set_sent(into->sent() + from.sent());
+  into->set_applied(into->applied() + from.applied());
+  into->set_positives_sent(into->positives_sent() + from.positives_sent());
+  into->set_positives_applied(into->positives_applied() + from.positives_applied());
 }
 
 void MergeTableReport(const TableReport& from, TableReport* into) {
@@ -449,6 +457,7 @@ double JobBook::FractionDone() const {
 }
 
 void JobBook::AddStaleness(JobProgress* progress) const {
+  SampleShare counted;
   for (const ShardReport& shard : shards_) {
     for (const TableReport& table : shard.table()) {
       const Distribution& staleness = table.version_staleness();
@@ -457,7 +466,11 @@ void JobBook::AddStaleness(JobProgress* progress) const {
       const double gap = std::min(table.clock_gap().max(), static_cast<double>(kMaxCount));
       if (gap > 0)
         progress->clock_gap_max = std::max(progress->clock_gap_max, static_cast<int64_t>(gap));
+      MergeSamples(table.samples(), &counted);
     }
+  }
+  if (counted.sent() > 0) {
+    progress->data_applied = counted.applied() / static_cast<double>(counted.sent());
   }
 }
 

@@ -21,6 +21,9 @@
 
 namespace tandem::scheduler {
 
+// Adds the samples of `from` to `into`.
+void MergeSamples(const SampleShare& from, SampleShare* into);
+// The same for the sums of gradients.
 void MergeGradients(const GradientStaleness& from, GradientStaleness* into);
 // Adds all of `from` except its name to `into`.
 void MergeTableReport(const TableReport& from, TableReport* into);
@@ -45,6 +48,8 @@ struct JobProgress {
   // From the last reports of the shards: the largest mean, and the largest maximum, of all tables.
   double staleness_mean = 0, staleness_max = 0;
   int64_t clock_gap_max = 0;
+  // The share of samples that counted, from the last reports of the shards; NaN: none has arrived.
+  double data_applied = std::numeric_limits<double>::quiet_NaN();
   // The tables with rules by which rows come and go, in the order of their ids: rows, bytes and
   // row_counts, as in JobReport::tables, and nothing else.
   std::vector<TableReport> limited_tables;

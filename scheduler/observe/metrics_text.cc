@@ -227,6 +227,18 @@ void AddRowCounts(const std::string& table, const json& rows, Families* out) {
         "to_fresh_rows");
 }
 
+// The shares of samples that counted, by label.
+void AddDataApplied(const json& object, const char* name, const Labels& labels, Families* out) {
+  const json* const shares = Find(object, "data_applied");
+  if (shares == nullptr) return;
+  for (const auto& [member, label] :
+       {std::pair("share", "all"), std::pair("label_0", "0"), std::pair("label_1", "1")}) {
+    Labels with = labels;
+    with.push_back({"label", label});
+    out->GaugeOf(*shares, member, name, "Share of the samples that counted.", with);
+  }
+}
+
 void AddTables(const json& tables, Families* out) {
   const std::vector<double> counts = CountBounds(), times = TimeBounds();
   for (const auto& [name, table] : tables.items()) {
@@ -247,6 +259,7 @@ void AddTables(const json& tables, Families* out) {
     out->Histogram("tandem_update_age_seconds",
                    "Time between the pull and the application of an update.", labels, table["age"],
                    times);
+    AddDataApplied(table, "tandem_data_applied_ratio", labels, out);
     if (const json* const gradients = Find(table, "gradients")) {
       out->GaugeOf(*gradients, "distance", "tandem_gradient_missed_distance",
                    "Mean change of a row between a pull and its update, relative to the row.",
@@ -276,6 +289,7 @@ void AddWorkers(const json& workers, Families* out) {
     }
     out->Counter("tandem_worker_frames_resent_total", "Requests sent again for lack of an answer.",
                  labels, NumberOf(worker, "frames_resent"));
+    AddDataApplied(worker, "tandem_worker_data_applied_ratio", labels, out);
     for (const auto& [table, mean] : worker["staleness_mean"].items()) {
       out->Gauge("tandem_worker_staleness_mean", "Mean version staleness of the worker's updates.",
                  {{"worker", name}, {"table", table}}, mean.get<double>());

@@ -43,6 +43,21 @@ absl::Status CheckRows(const std::string& table, const RowReport& rows) {
                    rows.sampled(), " of ", rows.evicted(), " evicted"));
 }
 
+// No more samples can count than were sent.
+absl::Status CheckSamples(const SampleShare& samples) {
+  const auto good = [](double applied, uint64_t sent) {
+    return sent <= static_cast<uint64_t>(ReportCheck::kMaxCount) && applied >= 0 &&
+           applied <= static_cast<double>(sent) * (1 + 1e-6);
+  };
+  if (good(samples.applied(), samples.sent()) && samples.positives_sent() <= samples.sent() &&
+      good(samples.positives_applied(), samples.positives_sent())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "report in which ", samples.applied(), " of ", samples.sent(), " samples count, and ",
+      samples.positives_applied(), " of ", samples.positives_sent(), " with label 1"));
+}
+
 // The message is a TableReport or a WorkerUpdates.
 template <typename Message>
 bool HasBuckets(const Message& updates) {
@@ -166,6 +181,9 @@ absl::Status ReportCheck::Check(const ShardReport& report) const {
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));
   TANDEM_RETURN_IF_ERROR(AtMost(totals_, report.worker_size(), "workers over all tables"));
   TANDEM_RETURN_IF_ERROR(CheckBuckets(AllHaveBuckets(report.worker())));
+  for (const WorkerUpdates& worker : report.worker()) {
+    TANDEM_RETURN_IF_ERROR(CheckSamples(worker.samples()));
+  }
   return CheckWaits(report);
 }
 
@@ -194,6 +212,10 @@ absl::Status ReportCheck::CheckTables(const ShardReport& report) const {
       buckets = buckets && rows.bucket().empty();
     }
     TANDEM_RETURN_IF_ERROR(CheckBuckets(buckets));
+    TANDEM_RETURN_IF_ERROR(CheckSamples(table.samples()));
+    for (const WorkerUpdates& worker : table.worker()) {
+      TANDEM_RETURN_IF_ERROR(CheckSamples(worker.samples()));
+    }
     if (table.has_row_counts() && !HasRowRules(id)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "report with counts of rows of table ", table.table(), ", which has no rule for them"));

@@ -30,6 +30,32 @@ json KindsJson(const Message& updates) {
           {"age", DistributionJson(updates.age(), kMicrosecond)}};
 }
 
+// The shares of samples that counted: of all, and of those with each label. Empty if no update has
+// ended. Without the labels if they are not known, or if none is 1.
+json DataAppliedJson(const SampleShare& samples) {
+  json out = json::object();
+  const auto add = [&out](const char* name, double applied, uint64_t sent) {
+    if (sent > 0) out[name] = applied / static_cast<double>(sent);
+  };
+  add("share", samples.applied(), samples.sent());
+  if (samples.positives_sent() == 0) return out;
+  add("label_1", samples.positives_applied(), samples.positives_sent());
+  add("label_0", samples.applied() - samples.positives_applied(),
+      samples.sent() - std::min(samples.sent(), samples.positives_sent()));
+  return out;
+}
+
+// The same of a table, with the share of each worker in jobs that count pairs.
+json DataAppliedJson(const TableReport& table) {
+  json out = DataAppliedJson(table.samples());
+  if (out.empty()) return out;
+  for (const WorkerUpdates& worker : table.worker()) {
+    const json share = DataAppliedJson(worker.samples());
+    out["by_worker"].push_back(share.empty() ? json() : share["share"]);
+  }
+  return out;
+}
+
 // [fewest updates that a row had, values, mean, largest], for each group of rows that has values.
 json PopularityJson(const TableReport& table) {
   json out = json::array();
@@ -316,6 +342,7 @@ json TablesJson(const job::ResolvedJob& plan, const JobReport& report) {
                       {"applied", table.applied() + table.merged()},
                       {"applied_merged", table.merged()},
                       {"dropped", table.dropped()}};
+    one["data_applied"] = DataAppliedJson(table);
   }
   return out;
 }
@@ -325,16 +352,19 @@ json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
   for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
     const int64_t samples = report.samples_of[rank];
     uint64_t sent = 0, dropped = 0;
+    SampleShare counted;
     for (size_t t = 0; t < report.tables.size(); ++t) {
       const TableReport& table = report.tables[t];
       const bool frozen = t < plan.tables.size() && plan.tables[t].frozen;
       if (frozen || rank >= static_cast<size_t>(table.worker_size())) continue;
       sent += table.worker(static_cast<int>(rank)).sent();
       dropped += table.worker(static_cast<int>(rank)).dropped();
+      MergeSamples(table.worker(static_cast<int>(rank)).samples(), &counted);
     }
     if (rank < report.updates_of.size()) {
       sent = report.updates_of[rank].sent();
       dropped = report.updates_of[rank].dropped();
+      counted = report.updates_of[rank].samples();
     }
     json worker = {{"samples", samples}, {"updates", sent}, {"dropped", dropped}};
     if (rank < report.skipped_steps_of.size() && report.skipped_steps_of[rank] > 0) {
@@ -346,6 +376,7 @@ json WorkersJson(const job::ResolvedJob& plan, const JobReport& report) {
     if (sent > 0) {
       worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
     }
+    worker["data_applied"] = DataAppliedJson(counted);
     if (rank < report.times_of.size()) AddTimes(report.times_of[rank], &worker);
     worker["frames_resent"] =
         rank < report.frames_resent_of.size() ? report.frames_resent_of[rank] : 0;
@@ -457,6 +488,7 @@ json ProgressJson(const JobProgress& p) {
               {"clock_gap_max", p.clock_gap_max}};
   if (std::isfinite(p.samples_per_second)) out["samples_per_second"] = p.samples_per_second;
   if (p.evaluating) out["evaluating"] = true;
+  if (std::isfinite(p.data_applied)) out["data_applied_share"] = p.data_applied;
   if (std::isfinite(p.loss)) out["loss"] = p.loss;
   if (p.has_loss && !std::isfinite(p.loss)) out["loss_finite"] = false;
   if (p.auc > 0) out["auc"] = p.auc;
@@ -493,6 +525,9 @@ json SummaryJson(const job::ResolvedJob& plan, const JobReport& report,
                                                 report.frames_resent_of.end(), uint64_t{0})},
               {"paths", PathsJson(report)},
               {"build", BuildJson()}};
+  SampleShare counted;
+  for (const TableReport& table : report.tables) MergeSamples(table.samples(), &counted);
+  out["data_applied"] = DataAppliedJson(counted);
   if (const Data::Deal deal = plan.job.data().deal(); deal != Data::DEAL_UNSPECIFIED) {
     out["deal"] = Data::Deal_Name(deal);
   }

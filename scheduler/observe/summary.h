@@ -27,14 +27,16 @@ nlohmann::json SummaryJson(const job::ResolvedJob& plan, const JobReport& report
 // bucket that is not empty. `unit`: the factor from the distribution's numbers to those of the
 // output.
 nlohmann::json DistributionJson(const Distribution& distribution, double unit = 1);
-// What staleness did to the gradients of a table's sampled rows: how many were measured, and means
-// over them (GradientStaleness in proto/wire.proto). Empty if none was measured.
+// The measured effect of staleness on the gradients of a table's sampled rows: how many were
+// measured, and means over them (GradientStaleness in proto/wire.proto). Empty if none was measured.
 nlohmann::json GradientsJson(const TableReport& table);
-// By name: rows, placement, memory and updates of each table, and if it has rules by which rows
-// come and go, the counts of that (`row_counts`).
+// By name: rows, placement, memory and updates of each table, the share of its data that counted
+// (`data_applied`), and if it has rules by which rows come and go, the counts of that
+// (`row_counts`).
 nlohmann::json TablesJson(const job::ResolvedJob& plan, const JobReport& report);
-// An entry for each worker: its share of the data, its updates sent and dropped, and whom its reads
-// waited for. Both counts leave out updates of frozen tables, since those are never applied. In
+// An entry for each worker: its share of the data, its updates sent and dropped, the share of its
+// data that counted, and whom its reads waited for. All but the first leave out updates of frozen
+// tables, since those are never applied. In
 // large jobs also the staleness of its updates of all other tables.
 nlohmann::json WorkersJson(const job::ResolvedJob& plan, const JobReport& report);
 

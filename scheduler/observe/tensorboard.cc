@@ -125,6 +125,7 @@ absl::Status TensorBoardFile::AddProgress(absl::Time now, const json& progress) 
   AddScalar(progress, "samples_per_second", "speed/samples_per_second", &event);
   AddScalar(progress, "staleness_mean", "staleness/mean", &event);
   AddScalar(progress, "staleness_max", "staleness/max", &event);
+  AddScalar(progress, "data_applied_share", "staleness/data_applied_share", &event);
   AddScalar(progress, "epoch", "progress/epoch", &event);
   AddScalar(progress, "samples", "progress/samples", &event);
   return Write(event);

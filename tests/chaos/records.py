@@ -129,7 +129,9 @@ def check_each(run, records, complain):
         complain(r.divided_by == r.samples or (r.fate in (MERGED, DROPPED) and r.divided_by > r.samples), what,
                  "has another divisor")
         if r.divided_by != r.samples and not run.recut:
-            batch = divisors.setdefault((r.range, r.version_applied), r.divided_by)
+            # Under RINGLEADER each worker of a batch has a divisor of its own.
+            by_worker = run.summary["policy"][run.tables[r.table]] == "RINGLEADER"
+            batch = divisors.setdefault((r.range, r.version_applied, r.worker if by_worker else 0), r.divided_by)
             complain(r.divided_by == batch, what, "has another divisor than the rest of its batch")
         if r.fate == DROPPED:
             complain(r.age == -1 and r.rows_measured == 0, what, "is dropped, and has a staleness of rows")

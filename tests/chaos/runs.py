@@ -40,6 +40,8 @@ POLICIES = {
     "asp": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: ASP}"], False),
     "ssp": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: SSP bound: 4}"], False),
     "gba": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: GBA}"], False),
+    "ringmaster": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: RINGMASTER}"], False),
+    "ringleader": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: RINGLEADER}"], False),
     # Dense parameters in an allreduce.
     "hybrid": (["reproducible=false", "policy={kind: ASP}"], False),
 }

@@ -18,9 +18,10 @@ WORKER = "\nAn entry of `by_worker`:\n"
 RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "restarts",
         "stopped.checkpointed_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
         "reported.NAME", "replay_of", "simulated", "warnings", "unlabelled", "bytes.within_worker", "bytes.refresh",
-        "network.bytes_per_second", "network.hosts", "left_out", "tables.TABLE.row_counts.came_back_share", "skipped_steps", "reported"}
+        "network.bytes_per_second", "network.hosts", "left_out", "tables.TABLE.row_counts.came_back_share", "skipped_steps", "reported",
+        "data_applied_share"}
 # Objects that the page describes as a whole.
-WHOLE = {"best", "eval", "paths", "collectives", "build", "tables.TABLE.updates"} | {
+WHOLE = {"best", "eval", "paths", "collectives", "build", "data_applied", "tables.TABLE.updates", "tables.TABLE.data_applied"} | {
     f"staleness.TABLE.{kind}" for kind in ("clock_gap", "version_staleness", "row_staleness", "age", "in_flight_depth")}
 BY_TABLE = {"policy", "staleness", "tables"}
 

@@ -150,6 +150,13 @@ void ExpectSame(const SimJob& job, int steps) {
   EXPECT_EQ(a.applied(), b.applied());
   EXPECT_EQ(a.merged(), b.merged());
   EXPECT_EQ(a.dropped(), b.dropped());
+  EXPECT_EQ(a.samples().sent(), b.samples().sent());
+  EXPECT_NEAR(a.samples().applied(), b.samples().applied(), 1e-6);
+  ASSERT_EQ(a.worker_size(), b.worker_size());
+  for (int rank = 0; rank < a.worker_size(); ++rank) {
+    EXPECT_EQ(a.worker(rank).samples().sent(), b.worker(rank).samples().sent());
+    EXPECT_NEAR(a.worker(rank).samples().applied(), b.worker(rank).samples().applied(), 1e-6);
+  }
   ExpectSameMeasure(a.version_staleness(), b.version_staleness(), "version staleness");
   ExpectSameMeasure(a.clock_gap(), b.clock_gap(), "clock gap");
   ExpectSameMeasure(a.in_flight_depth(), b.in_flight_depth(), "in flight");
@@ -356,6 +363,46 @@ TEST(TimingTest, ALimitEndsTheRunWhereverItsWorkersAre) {
             (std::vector<int64_t>{100 * report.samples / 125, 25 * report.samples / 125}));
   EXPECT_DOUBLE_EQ(report.seconds, 1.005);
   EXPECT_DOUBLE_EQ(report.times_of[1].computed, 1) << "of the steps that are over";
+}
+
+// The share of a worker's data that counts, where worker 0 is four times as slow as the others.
+TEST(TimingTest, SlowWorkersPayWithTheirDataWhereGradientsAreDroppedOrDamped) {
+  const auto shares = [](const std::string& policy) {
+    const std::string alike = "distribution: LOGNORMAL sigma: 0.1 mean_seconds: ";
+    const std::string times = absl::StrCat("slow_workers { ", alike, "0.01 } ",
+                                           "slow_workers { worker: 0 ", alike, "0.04 } ");
+    const job::ResolvedJob plan = OneRange(policy, times, 4).Plan();
+    sim::TimingOptions options = TimesOf(1'000'000);
+    options.limit = absl::Seconds(20);
+    const TableReport table = Timed(plan, options)->Report().tables[0];
+    double sent = 0, applied = 0;
+    std::vector<double> out;
+    for (const WorkerUpdates& worker : table.worker()) {
+      out.push_back(worker.samples().applied() / static_cast<double>(worker.samples().sent()));
+      sent += static_cast<double>(worker.samples().sent());
+      applied += worker.samples().applied();
+    }
+    EXPECT_GT(sent, 5000);
+    EXPECT_EQ(sent, static_cast<double>(table.samples().sent()));
+    EXPECT_NEAR(applied, table.samples().applied(), 1e-6);
+    return out;
+  };
+  const std::vector<double> whole(4, 1.0);
+  for (const char* const policy : {"kind: BSP", "kind: FIXED_DELAY delay: 3", "kind: SSP bound: 2",
+                                   "kind: ASP async_scale: INVERSE_WORKERS",
+                                   "kind: K_BATCH_ASYNC batches: 3", "kind: RINGLEADER"}) {
+    EXPECT_EQ(shares(policy), whole) << policy;
+  }
+  const std::vector<double> backups = shares("kind: BACKUP_WORKERS backups: 1");
+  EXPECT_LT(backups[0], 0.1);
+  EXPECT_GT(backups[1], 0.9);
+  // While worker 0 takes a step, the others bring twelve updates. Their own delays are 3 or so.
+  const std::vector<double> ringmaster = shares("kind: RINGMASTER max_delay: 8");
+  EXPECT_LT(ringmaster[0], 0.1);
+  EXPECT_GT(ringmaster[1], 0.9);
+  const std::vector<double> adaptive = shares("kind: DELAY_ADAPTIVE");
+  EXPECT_NEAR(adaptive[0], 4.0 / 12, 0.06);
+  EXPECT_GT(adaptive[1], 0.9);
 }
 
 TEST(TimingTest, TablesOnWorkersAreRefused) {

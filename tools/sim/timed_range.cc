@@ -45,23 +45,26 @@ void TimedRange::OnCounted(TimedUpdate* update) {
 
 void TimedRange::Apply(const TimedUpdate& update, const policies::Transform& transform) {
   if (!update.has_rows()) return;
-  Count(update, transform.factor == 0.0f ? server::kFateDropped : server::kFateApplied);
+  Count(update, transform.factor == 0.0f ? server::kFateDropped : server::kFateApplied,
+        transform.share());
 }
 
 void TimedRange::Drop(const TimedUpdate& update) {
-  if (update.has_rows()) Count(update, server::kFateDropped);
+  if (update.has_rows()) Count(update, server::kFateDropped, 0);
 }
 
 void TimedRange::Fold(const policies::HeldGroup<TimedUpdate>& group) {
   for (const TimedUpdate& update : group.updates) {
-    const bool nothing = order_.TransformOf(update, group.View()).factor == 0.0f;
-    Count(update, nothing ? server::kFateDropped : server::kFateMerged);
+    const policies::Transform transform = order_.TransformOf(update, group.View());
+    Count(update, transform.factor == 0.0f ? server::kFateDropped : server::kFateMerged,
+          transform.share());
   }
 }
 
-void TimedRange::Count(const TimedUpdate& update, server::UpdateFate fate) {
+void TimedRange::Count(const TimedUpdate& update, server::UpdateFate fate, float share) {
   WorkerStats& worker = stats_.workers[static_cast<size_t>(update.rank)];
-  const auto count = [fate](auto* stats) {
+  const auto count = [&](auto* stats) {
+    stats->samples.Add(update, share);
     (fate == server::kFateApplied  ? stats->applied
      : fate == server::kFateMerged ? stats->merged
                                    : stats->dropped) += 1;

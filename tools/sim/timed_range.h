@@ -53,10 +53,12 @@ class TimedRange {
   // thousand workers.
   struct WorkerStats {
     uint64_t arrived = 0, applied = 0, merged = 0, dropped = 0;
+    server::SampleCounts samples;
     server::Sum clock_gap, version_staleness, age;  // age in microseconds
   };
   struct Stats {
     uint64_t arrived = 0, applied = 0, merged = 0, dropped = 0;
+    server::SampleCounts samples;
     server::Measure clock_gap, version_staleness, in_flight, age;
     std::vector<WorkerStats> workers;  // by rank
   };
@@ -92,7 +94,8 @@ class TimedRange {
   void Fold(const policies::HeldGroup<TimedUpdate>& group);
   void OnVersion() {}
 
-  void Count(const TimedUpdate& update, server::UpdateFate fate);
+  // `share`: policies::Transform::share, or 0 if the update is dropped.
+  void Count(const TimedUpdate& update, server::UpdateFate fate, float share);
 
   Order order_;
   const Observer observer_;

@@ -531,6 +531,7 @@ void FillUpdates(const Stats& stats, bool frozen, Message* out) {
   out->set_applied(frozen ? 0 : stats.applied);
   out->set_merged(frozen ? 0 : stats.merged);
   out->set_dropped(frozen ? stats.arrived : stats.dropped);
+  if (!frozen) server::FillSamples(stats.samples, out->mutable_samples());
   server::FillDistribution(stats.clock_gap, out->mutable_clock_gap());
   if (frozen) return;
   server::FillDistribution(stats.version_staleness, out->mutable_version_staleness());

@@ -126,9 +126,11 @@ Spread SpreadOfColumn(const std::string& column, const std::vector<double>& numb
       std::all_of(numbers.begin(), numbers.end(), [](double number) { return number > 0; });
   if (IsAmount(column) && positive) return SpreadOfPositive(numbers);
   Spread spread = SpreadOf(numbers);
-  if (IsAmount(column) || absl::StartsWith(column, "staleness.")) {
+  const bool share = absl::StartsWith(column, "data_applied.");
+  if (IsAmount(column) || share || absl::StartsWith(column, "staleness.")) {
     spread.low = std::max(spread.low, 0.0);
   }
+  if (share) spread.high = std::min(spread.high, 1.0);
   return spread;
 }
 

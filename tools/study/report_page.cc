@@ -165,6 +165,14 @@ std::string RunsCell(const Group& group) {
                                                        absl::StrJoin(lost, ", "), "</span>")));
 }
 
+// Whether some data was dropped or counted less than in full.
+bool SomeBelow1(const Analysis& analysis, const Column& column) {
+  return std::any_of(analysis.groups.begin(), analysis.groups.end(), [&](const Group& group) {
+    const Spread* const spread = group.Find(column.column);
+    return spread != nullptr && spread->mean < 1;
+  });
+}
+
 std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
   constexpr double kMilliseconds = 1e3;
   const std::string rows =
@@ -196,6 +204,10 @@ std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
       {"age, mean (ms)", "staleness.age_mean", kMilliseconds},
       {"clock gap, largest (steps)", "staleness.clock_gap_max"},
       {"in flight, mean", "staleness.in_flight_mean"},
+      {"share of data applied", "data_applied.share"},
+      {"of the worker with the least", "data_applied.least_worker"},
+      {"of label 1", "data_applied.label_1"},
+      {"of label 0", "data_applied.label_0"},
       {"bytes a sample", "bytes_per_sample.all"},
       {"looked-up ids with a row", "found_share"},
       {"rows", "rows"},
@@ -204,6 +216,7 @@ std::vector<Column> ColumnsOf(const StudyRuns& plan, const Analysis& analysis) {
     if (column.column == plan.metric.column) continue;
     if (column.column == "training_speed" && !plan.study.twin()) continue;
     if (column.column == "steady.speed" && !plan.study.has_network()) continue;
+    if (absl::StartsWith(column.column, "data_applied.") && !SomeBelow1(analysis, column)) continue;
     for (const Group& group : analysis.groups) {
       if (group.Find(column.column) == nullptr) continue;
       columns.push_back(column);

@@ -245,6 +245,18 @@ void AddStaleness(StudyRun* run) {
   run->numbers.insert(added.begin(), added.end());
 }
 
+// Adds the share of data applied of the worker whose data counted least.
+void AddDataApplied(StudyRun* run) {
+  double least = kNaN;
+  for (const json& worker : run->by_worker) {
+    if (!worker.is_object()) continue;
+    const json shares = worker.value("data_applied", json::object());
+    const double share = shares.is_object() ? NumberIn(shares, "share", kNaN) : kNaN;
+    if (std::isfinite(share)) least = std::isfinite(least) ? std::min(least, share) : share;
+  }
+  if (std::isfinite(least)) run->numbers["data_applied.least_worker"] = least;
+}
+
 // The share of updates that policies dropped. Frozen tables drop all of their updates.
 double DroppedShare(const StudyRun& run) {
   double updates = 0, dropped = 0;
@@ -423,6 +435,7 @@ std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run
 void AddDerivedNumbers(const StudyRuns& plan, StudyRun* run) {
   if (!run->counts() && run->state != RunState::kDiverged) return;
   AddStaleness(run);
+  AddDataApplied(run);
   AddBytes(run);
   AddRows(run);
   AddSpeeds(run);

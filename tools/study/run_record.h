@@ -103,6 +103,8 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
 //   "staleness.dense_version_mean" and so on
 //       means over dense parameters, if the run has tables, too
 //   "staleness.clock_gap_max"
+//   "data_applied.least_worker"
+//       share of data applied of the worker whose data counted least
 //   "memory_bytes", "rows"
 //       memory for the rows of tables; number of rows of ids
 //   "found_share"

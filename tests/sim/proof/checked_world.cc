@@ -1,5 +1,7 @@
 #include "tests/sim/proof/checked_world.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tests/sim/proof/toy_runner.h"
@@ -113,6 +115,7 @@ void CheckedWorld::OnEnd() {
   if (context().plan.dense_table < 0) CheckReplicas();
   if (judge_ != nullptr) CheckFinalRows();
   CheckCounts();
+  CheckSamples();
   CheckRowCounts();
   if (judge_ == nullptr) return;
   CheckEvaluations();
@@ -170,6 +173,23 @@ void CheckedWorld::CheckCounts() {
                                 ", arrived ", stats.arrived, ", applied ", stats.applied,
                                 " + merged ", stats.merged, " + dropped ", stats.dropped,
                                 ", measured ", stats.version_staleness.count));
+  }
+}
+
+// Checks the samples that counted against a sum over the records of updates.
+void CheckedWorld::CheckSamples() {
+  if (judge_ == nullptr || !explain_) return;
+  for (const job::TablePlan& table : context().plan.tables) {
+    const server::SampleCounts is = Stats(table.id).samples, want = judge_->counted(table.id);
+    const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-9 * (1 + b); };
+    if (is.sent == want.sent && is.labels_known && is.positives_sent == want.positives_sent &&
+        near(is.applied, want.applied) && near(is.positives_applied, want.positives_applied)) {
+      continue;
+    }
+    context().Fail(absl::StrCat("table ", table.name, ": counts ", is.applied, " of ", is.sent,
+                                " samples, ", is.positives_applied, " of ", is.positives_sent,
+                                " with label 1; its records have ", want.applied, " of ", want.sent,
+                                " and ", want.positives_applied, " of ", want.positives_sent));
   }
 }
 

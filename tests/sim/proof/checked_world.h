@@ -115,6 +115,7 @@ class CheckedWorld final : private sim::Observer, public sim::World {
   void CheckReplicas();
   void CheckFinalRows();
   void CheckCounts();
+  void CheckSamples();
   void CheckRowCounts();
   void CheckSumsMissed();
   void CheckEvaluations();

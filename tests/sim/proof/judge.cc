@@ -22,7 +22,8 @@ Judge::Judge(const job::ResolvedJob& plan, const ToyModel& model, Options option
       options_(std::move(options)),
       ledger_(options_.ledger == nullptr ? std::make_shared<Ledger>(model) : options_.ledger),
       workers_(static_cast<size_t>(plan.workers())),
-      computed_(plan.tables.size(), 0) {
+      computed_(plan.tables.size(), 0),
+      counted_(plan.tables.size()) {
   for (const job::GroupPlan& group : plan.groups) {
     auto policy = policies::NewUpdatePolicy(group.policy, plan.workers());
     TANDEM_CHECK(policy.ok());  // the plan has been checked
@@ -121,13 +122,19 @@ void Judge::OnRecord(const server::UpdateRecord& record) {
   update.samples = record.samples;
   update.version_read = record.version_read;
   update.admitted_at = record.admitted_at;
+  update.positives = model_.Label(record.worker) == 1 ? record.samples : 0;
   double share = 0;
+  float counts = 0;
   if (record.fate != server::kFateDropped) {
     const policies::Group group(absl::MakeConstSpan(&update, 1), record.divided_by);
     const policies::Transform transform =
         policies_[plan_.tables[record.table].group]->OnApply(progress, update, group);
     share = static_cast<double>(transform.factor) * transform.rate /
             static_cast<double>(record.divided_by);
+    counts = transform.share();
+  }
+  if (!plan_.tables[record.table].frozen) {
+    counted_[record.table].Add(update, counts);
   }
   Ledger::Fold fold;
   if (record.fate != server::kFateDropped) fold = FoldOf(record);

@@ -23,6 +23,7 @@
 #include "policies/policy.h"
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
+#include "server/record/measure.h"
 #include "server/record/update_record.h"
 #include "tests/sim/proof/ledger.h"
 #include "tests/sim/proof/quorum_judge.h"
@@ -99,6 +100,8 @@ class Judge {
   const Ledger& ledger() const { return *ledger_; }
   // The number of (worker, step, range) with rows of a table, in this attempt.
   uint64_t computed(uint32_t table) const { return computed_[table]; }
+  // The samples of recorded updates of a table, and how many of them counted; in this attempt.
+  const server::SampleCounts& counted(uint32_t table) const { return counted_[table]; }
   // Ranges in which the update of (rank, step) has rows.
   std::set<uint32_t> RangesOf(int rank, int64_t step) const;
   uint32_t DenseTable() const;  // in the ledger
@@ -170,7 +173,8 @@ class Judge {
   std::shared_ptr<const RangeMap> map_;
   std::vector<WorkerState> workers_;
   bool delayed_finished_ = false;
-  std::vector<uint64_t> computed_;  // by table
+  std::vector<uint64_t> computed_;             // by table
+  std::vector<server::SampleCounts> counted_;  // by table
   std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
   std::map<uint32_t, LastFold> folds_;    // by range
   std::map<uint32_t, int64_t> versions_;  // by range: at least this; that of its last fold

@@ -44,6 +44,7 @@ void ToyModel::FillBatch(int rank, int64_t epoch, int64_t index, data::Batch* ba
   batch->Clear();
   batch->samples = Samples(rank, epoch, index);
   if (batch->samples == 0) return;
+  batch->labels.assign(static_cast<size_t>(batch->samples), Label(rank));
   FillSparse(Hash(options_.seed + 1, static_cast<uint64_t>(rank), static_cast<uint64_t>(epoch),
                   static_cast<uint64_t>(index)),
              /*test=*/false, batch);

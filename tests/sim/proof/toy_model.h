@@ -56,6 +56,8 @@ class ToyModel {
 
   // A whole number in [1, 64].
   int64_t Ticket(int rank, int64_t step, uint64_t key) const;
+  // The label of all samples of a worker.
+  float Label(int rank) const { return rank % 2 == 1 ? 1.0f : 0.0f; }
 
   // One row's gradient. `norm` cancels the divisor of the policy, so that a count stays 1.
   void Gradient(int rank, int64_t step, uint64_t key, float norm, absl::Span<const float> row,

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -231,6 +232,8 @@ ShardReport ReportOf(uint32_t server, uint64_t applied, double gap_max) {
   table.set_applied(applied);
   table.set_merged(1);
   table.set_dropped(1);
+  table.mutable_samples()->set_sent(100);
+  table.mutable_samples()->set_applied(80);
   SetDistribution(table.mutable_clock_gap(), 4, 8, gap_max);
   (*report.mutable_bytes())["move"] = 5;
   (*report.mutable_bytes())["push"] = 999;
@@ -255,6 +258,8 @@ TEST(JobBookTest, SumsOverShardsAndWorkers) {
   ASSERT_EQ(total.tables.size(), 1u);
   EXPECT_EQ(total.tables[0].applied(), 25u);
   EXPECT_EQ(total.tables[0].rows(), 20u);
+  EXPECT_EQ(total.tables[0].samples().sent(), 200u);
+  EXPECT_EQ(total.tables[0].samples().applied(), 160);
   EXPECT_EQ(total.tables[0].clock_gap().count(), 8u);
   EXPECT_EQ(total.tables[0].clock_gap().max(), 7);
   // Both ends count pushes; the workers' count stands.
@@ -307,6 +312,7 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   EXPECT_EQ(total.samples, 1320);
   EXPECT_EQ(total.trained_steps, 33);
   EXPECT_EQ(total.tables[0].applied(), 24u);
+  EXPECT_EQ(total.tables[0].samples().sent(), 400u);
   EXPECT_EQ(total.tables[0].rows(), 20u) << "they are what they are";
   EXPECT_EQ(total.tables[0].clock_gap().max(), 9);
   EXPECT_EQ(total.bytes.at("push"), 160u);
@@ -422,6 +428,29 @@ TEST(JobBookTest, RefusesCountsOfRowsThatCannotBe) {
             part + "found 30 of 40, came back 1 of 7 of 6 evicted");
 }
 
+TEST(JobBookTest, RefusesMoreSamplesThanWereSent) {
+  scheduler::JobBook book(TestPlan(2, 2));
+  for (const bool of_worker : {false, true}) {
+    ShardReport report = ReportOf(0, 10, 3);
+    TableReport& table = *report.mutable_table(0);
+    SampleShare& samples =
+        of_worker ? *table.add_worker()->mutable_samples() : *table.mutable_samples();
+    samples.set_sent(10);
+    samples.set_positives_sent(5);
+    samples.set_positives_applied(5);
+    samples.set_applied(10);
+    EXPECT_EQ(book.AddShardReport(report), absl::OkStatus());
+    samples.set_applied(11);
+    EXPECT_EQ(book.AddShardReport(report).message(),
+              "report in which 11 of 10 samples count, and 5 of 5 with label 1");
+    samples.set_applied(std::numeric_limits<double>::quiet_NaN());
+    EXPECT_FALSE(book.AddShardReport(report).ok());
+    samples.set_applied(10);
+    samples.set_positives_sent(11);
+    EXPECT_FALSE(book.AddShardReport(report).ok());
+  }
+}
+
 // What is said of single workers, histograms and waits: over shards, and over the attempts of a
 // run.
 TEST(JobBookTest, WorkersAndHistogramsAddUp) {
@@ -460,6 +489,7 @@ TEST(JobBookTest, WorkersAndHistogramsAddUp) {
   EXPECT_EQ(table["by_worker"][1]["age"]["max"], 2.0);
   EXPECT_EQ(table["row_staleness_by_popularity"],
             nlohmann::json({{0, 6, 0.0, 0.0}, {1, 6, 2.0, 3.0}}));
+  EXPECT_EQ(summary["data_applied"], nlohmann::json({{"share", 0.8}}));
   EXPECT_EQ(summary["by_worker"][0]["updates"], 25);
   EXPECT_EQ(summary["by_worker"][0]["dropped"], 3);
   EXPECT_EQ(summary["by_worker"][0]["share"], 0.75);

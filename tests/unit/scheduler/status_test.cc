@@ -148,10 +148,16 @@ TEST_F(StatusTest, HasProgressShardsAndTables) {
   table.set_sent(6);
   table.set_applied(5);
   table.set_dropped(1);
+  table.mutable_samples()->set_sent(40);
+  table.mutable_samples()->set_applied(30);
+  table.mutable_samples()->set_positives_sent(8);
+  table.mutable_samples()->set_positives_applied(2);
   table.mutable_version_staleness()->set_count(2);
   table.mutable_version_staleness()->set_sum(3);
   table.mutable_version_staleness()->set_max(2);
   *table.add_worker()->mutable_version_staleness() = table.version_staleness();
+  *table.mutable_worker(0)->mutable_samples() = table.samples();
+  table.add_worker();
   table.mutable_row_counts()->set_admitted(12);
   table.mutable_row_counts()->set_refused(11);
   control.mutable_shard_report()->set_memory_bytes(1500);
@@ -177,6 +183,13 @@ TEST_F(StatusTest, HasProgressShardsAndTables) {
   EXPECT_EQ(status["tables"]["emb"]["row_counts"]["admitted"], 12);
   EXPECT_EQ(status["progress"]["tables"]["emb"]["row_counts"]["refused"], 11);
   EXPECT_EQ(status["tables"]["emb"]["version_staleness"]["mean"], 1.5);
+  const json counted = {{"share", 0.75}, {"label_1", 0.25}, {"label_0", 28.0 / 32}};
+  EXPECT_EQ(status["by_worker"][0]["data_applied"], counted);
+  EXPECT_EQ(status["by_worker"][1]["data_applied"], json::object()) << "it has sent nothing";
+  json of_table = counted;
+  of_table["by_worker"] = {0.75, nullptr};
+  EXPECT_EQ(status["tables"]["emb"]["data_applied"], of_table);
+  EXPECT_EQ(status["progress"]["data_applied_share"], 0.75);
   EXPECT_EQ(status["by_worker"][0]["staleness_mean"]["emb"], 1.5);
   EXPECT_EQ(status["by_worker"][1]["samples"], 70);
 }

@@ -69,9 +69,10 @@ json Status() {
     "missing": [], "reported": {"a \"name\"\n": 3, "undefined": null},
     "shards": [{"process": "server 0", "shard": 1, "ranges": 10, "rows": 12, "memory_bytes": 82}],
     "tables": {"ids": {"rows": 12, "memory_bytes": 82,
-                       "updates": {"arrived": 24, "applied": 21, "dropped": 3}}},
+                       "updates": {"arrived": 24, "applied": 21, "dropped": 3},
+                       "data_applied": {"share": 0.75, "label_1": 0.5, "label_0": 0.875}}},
     "by_worker": [{"samples": 5000, "steps": 120, "computed_seconds": 1.5,
-                   "staleness_mean": {"ids": 1.25}}]})");
+                   "data_applied": {"share": 0.5}, "staleness_mean": {"ids": 1.25}}]})");
   status["tables"]["ids"]["version_staleness"] = scheduler::DistributionJson(FiveValues());
   status["tables"]["ids"]["clock_gap"] = scheduler::DistributionJson(Distribution());
   status["tables"]["ids"]["age"] = scheduler::DistributionJson(FiveValues(), 1e-6);
@@ -103,6 +104,10 @@ TEST(MetricsTextTest, HasTheFactsOfTheStatus) {
            "tandem_shard_rows{process=\"server 0\",shard=\"1\"} 12",
            "tandem_updates_total{table=\"ids\",outcome=\"dropped\"} 3",
            "tandem_updates_arrived_total{table=\"ids\"} 24",
+           "tandem_data_applied_ratio{table=\"ids\",label=\"all\"} 0.75",
+           "tandem_data_applied_ratio{table=\"ids\",label=\"1\"} 0.5",
+           "tandem_data_applied_ratio{table=\"ids\",label=\"0\"} 0.875",
+           "tandem_worker_data_applied_ratio{worker=\"0\",label=\"all\"} 0.5",
            "tandem_worker_staleness_mean{worker=\"0\",table=\"ids\"} 1.25",
            "tandem_worker_seconds_total{worker=\"0\",part=\"computed\"} 1.5",
            "tandem_traffic_bytes_total{kind=\"pull\"} 10",

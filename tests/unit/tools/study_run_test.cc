@@ -443,6 +443,21 @@ TEST_F(StudyRunTest, StalenessOfTablesAndOfDenseParametersAreTwoNumbers) {
   EXPECT_EQ(run.Number("staleness.version_mean"), 8) << "there is nothing else";
 }
 
+TEST_F(StudyRunTest, TheShareOfDataAppliedIsThatOfAllAndOfTheLeastWorker) {
+  json summary = Summary(0.8);
+  summary["data_applied"] = {{"share", 0.75}, {"label_1", 0.5}};
+  summary["by_worker"] = {{{"data_applied", {{"share", 0.9}}}},
+                          {{"data_applied", {{"share", 0.25}}}},
+                          {{"data_applied", json::object()}}};
+  WriteRun("a", summary, {Progress(0.5, 1000, 0.6, 0.7)});
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("data_applied.share"), 0.75);
+  EXPECT_EQ(run.Number("data_applied.label_1"), 0.5);
+  EXPECT_EQ(run.Number("data_applied.label_0"), absl::nullopt);
+  EXPECT_EQ(run.Number("data_applied.least_worker"), 0.25);
+}
+
 // A script that does not say its loss has 0 in every line.
 TEST_F(StudyRunTest, ALossThatAScriptDoesNotSayIsNone) {
   RunPlan plan;
