@@ -33,6 +33,8 @@ std::unique_ptr<RowOptimizer> NewLion(const OptimizerSettings& settings);
 // The kinds of Adam.
 std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings, Optimizer::Kind kind,
                                       Optimizer::StepCount count);
+// ADAM with Optimizer::catch_up. Requires: beta1 below the root of beta2.
+std::unique_ptr<RowOptimizer> NewCatchUpAdam(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewMuon(const OptimizerSettings& settings,
                                       absl::Span<const MatrixPlace> matrices);
 // Stands for an optimizer that a program applies itself. It has a name and `slots` slots for each

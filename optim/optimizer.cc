@@ -1,5 +1,6 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -68,12 +69,34 @@ absl::StatusOr<OptimizerSettings> Check(Optimizer config) {
   return settings;
 }
 
+absl::StatusOr<std::unique_ptr<RowOptimizer>> MakeCatchUp(Optimizer::Kind kind,
+                                                          const OptimizerSettings& settings) {
+  if (kind != Optimizer::ADAM) {
+    return absl::InvalidArgumentError("optimizer: catch_up is only for kind ADAM");
+  }
+  // Otherwise the moves of missed steps would grow, because v would decay faster than m m.
+  if (settings.beta1 * settings.beta1 >= settings.beta2) {
+    return OutOfRange(
+        "beta1", settings.beta1,
+        absl::StrCat("must be below the root of beta2 (", settings.beta2, ") with catch_up"));
+  }
+  return NewCatchUpAdam(settings);
+}
+
 }  // namespace
+
+void RowOptimizer::CatchUp(int dim, int64_t, const float* weights, const float* slots, float* out,
+                           float* out_slots) const {
+  if (out != weights) std::copy_n(weights, dim, out);
+  if (out_slots == nullptr || out_slots == slots) return;
+  std::copy_n(slots, slots_per_row(dim), out_slots);
+}
 
 absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(
     const Optimizer& config, int program_slots, absl::Span<const MatrixPlace> matrices) {
   if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer(program_slots);
   TANDEM_ASSIGN_OR_RETURN(const OptimizerSettings settings, Check(config));
+  if (config.catch_up()) return MakeCatchUp(config.kind(), settings);
   switch (config.kind()) {
     case Optimizer::OPTIMIZER_UNSPECIFIED:
     case Optimizer::SGD:

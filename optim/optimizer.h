@@ -59,6 +59,17 @@ class RowOptimizer {
   virtual void Apply(int dim, float scale, const OptimizerStep& step,
                      absl::Span<const float> gradients, absl::Span<float* const> rows,
                      absl::Span<float* const> slots) const = 0;
+
+  // True if rows also move in steps that they are not in (Optimizer::catch_up). The stored weights
+  // and slots are those of the row's last update, and Apply makes up for the missed steps. A reader
+  // of weights calls CatchUp.
+  virtual bool catches_up() const { return false; }
+
+  // Computes a row as it is after `now` steps of the table from its stored weights and slots. Sets
+  // out[0..dim), and out_slots[0..slots_per_row) unless null. They may be the inputs. Missed steps
+  // have the rate factor 1. Copies the row if the optimizer does not catch up.
+  virtual void CatchUp(int dim, int64_t now, const float* weights, const float* slots, float* out,
+                       float* out_slots) const;
 };
 
 // Constructs the optimizer. INVALID_ARGUMENT names a setting that is out of range. A setting of 0
