@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "job/catch_up_check.h"
 #include "job/data_check.h"
 #include "job/job.h"
 #include "job/refuse.h"
@@ -259,6 +260,7 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   TANDEM_RETURN_IF_ERROR(CheckOptimizer(path + ".optimizer", table.optimizer()));
   TANDEM_RETURN_IF_ERROR(CheckSchedule(path + ".optimizer", table.optimizer(), job));
   TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
+  TANDEM_RETURN_IF_ERROR(CheckCatchUp(path, table, job));
   return CheckTableSynchroniser(path, table, job);
 }
 

@@ -13,6 +13,9 @@
 #include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
+#include "job/message_text.h"
+#include "optim/optimizer.h"
+#include "server/checkpoint/checkpoint_check.h"
 #include "server/checkpoint/range_file.h"
 
 namespace tandem::server {
@@ -72,6 +75,34 @@ void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
   for (size_t i = 0; i < image->keys.size(); ++i) {
     optimizer.InitSlots(image->dim, absl::MakeSpan(image->slots).subspan(i * slots, slots));
   }
+}
+
+// The rows missed steps under the settings of the run that wrote them. If this job has other
+// settings, the rows make up for these steps now.
+absl::Status CatchUpUnderOtherSettings(const CheckpointTable& saved, const job::TablePlan& table,
+                                       RangeImage* image) {
+  if (saved.catch_up.empty() || saved.catch_up == CatchUpText(table.optimizer)) {
+    return absl::OkStatus();
+  }
+  Optimizer settings;
+  google::protobuf::TextFormat::ParseInfoTree tree;
+  TANDEM_RETURN_IF_ERROR(
+      job::ParseMessageText(saved.catch_up, "catch_up of the manifest", &settings, &tree));
+  TANDEM_ASSIGN_OR_RETURN(const auto optimizer, optim::NewRowOptimizer(settings));
+  const auto dim = static_cast<size_t>(image->dim);
+  const auto slots = static_cast<size_t>(image->slots_per_row);
+  if (optimizer->name() != image->optimizer ||
+      optimizer->slots_per_row(image->dim) != image->slots_per_row) {
+    return absl::DataLossError(absl::StrCat("table ", saved.name, ": rows of the optimizer ",
+                                            image->optimizer, ", and the manifest has ",
+                                            saved.catch_up));
+  }
+  for (size_t i = 0; i < image->keys.size(); ++i) {
+    float* const weights = image->weights.data() + i * dim;
+    float* const state = image->slots.data() + i * slots;
+    optimizer->CatchUp(image->dim, image->stamp - image->step_base, weights, state, weights, state);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -314,6 +345,11 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
   RangeImage& image = counted->image;
   counted->bytes.Set(2 * facts.bytes);  // the file is decoded while its bytes are in memory
   TANDEM_ASSIGN_OR_RETURN(image, saved_->Read(facts));
+  for (const CheckpointTable& saved : saved_->manifest().tables) {
+    if (saved.name != facts.table) continue;
+    const absl::Status caught_up = CatchUpUnderOtherSettings(saved, *table.plan, &image);
+    if (!caught_up.ok()) return InFile(saved_->PlaceOf(facts), caught_up);
+  }
   if (!options_.resume) {
     if (saved_->manifest().best) image.held.clear();
     if (table.plan->dense) {  // a worker assigns the rows

@@ -15,6 +15,8 @@
 //     start afresh.
 //   - A resumed run gets rows (also those of dense tables), progress and all held updates as they
 //     were, on any number of servers.
+// In both, rows that missed steps under other settings of their optimizer than those of the job
+// make up for these steps (RowOptimizer::CatchUp).
 //
 // If the rows of tables with AT_BUDGET do not all fit, each range loads about the same share of its
 // rows, and roughly the oldest are left out. Otherwise the last ranges would get no rows, and a

@@ -355,7 +355,7 @@ void Range::ForgetWorker(int rank) {
 // forgotten last, because counting and compensation look at it.
 void Range::Apply(const HeldUpdate& update, const policies::Transform& transform) {
   const bool drop = table_->plan->frozen || transform.factor == 0.0f;
-  if (!table_->plan->frozen && update.samples > 0) ++steps_.stamp;
+  if (!table_->plan->frozen && update.samples > 0) steps_.Count(&store_);
   if (update.keys.empty()) return;
   Count(update, update.samples, drop ? kFateDropped : kFateApplied, drop ? 0 : transform.share());
   if (!drop && update.samples > 0) {
@@ -445,7 +445,7 @@ void Range::Fold(HeldStep& step) {
     Count(update, divisors[i], nothing ? kFateDropped : kFateMerged,
           nothing ? 0 : transform.share());
   }
-  if (!drop) ++steps_.stamp;
+  if (!drop) steps_.Count(&store_);
   if (!drop && !step.updates.empty()) FoldInto(step);
   if (gradients_ != nullptr) gradients_->AfterStep(store_, &table_->stats.gradients);
   for (const HeldUpdate& update : step.updates) ForgetRead(update);
@@ -685,7 +685,7 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   }
   TANDEM_RETURN_IF_ERROR(
       Named(order_.Restore(image.progress, std::move(open), std::move(delayed), numbers[0])));
-  steps_.Continue(image);
+  steps_.Continue(image, &store_);
   TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1]), /*same_range=*/true));
   TANDEM_RETURN_IF_ERROR(Named(order_.CheckHeld()));
   held_bytes_ = 0;

@@ -125,10 +125,17 @@ struct OptimizerSteps {
     return {.number = taken(), .rate = rate};
   }
 
+  // The next step begins. Rows that `store` reads catch up to it, also those that are not in it.
+  void Count(RowTable* store) {
+    ++stamp;
+    store->settings().steps_taken = taken();
+  }
+
   // Continues the count of a file or of a moved range. Of several files the largest stamp counts.
-  void Continue(const RangeImage& image) {
+  void Continue(const RangeImage& image, RowTable* store) {
     stamp = std::max(stamp, image.stamp);
     base = std::max(base, image.step_base);
+    store->settings().steps_taken = taken();
   }
 };
 

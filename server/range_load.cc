@@ -49,7 +49,7 @@ Buffer Joined(const Buffer& a, const Buffer& b, BufferSource& source) {
 
 absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
-  steps_.Continue(image);
+  steps_.Continue(image, &store_);
   HeldQueue saved;
   size_t batches = 0;
   TANDEM_RETURN_IF_ERROR(DecodeQueue(image, source, &saved, &batches));
@@ -91,7 +91,7 @@ absl::Status Range::ResumeCheckpoint(const RangeImage& image, BufferSource& sour
   store_.StartAt(std::max(image.progress.version, progress().version));
   TANDEM_RETURN_IF_ERROR(LoadRows(image, this));
   TANDEM_RETURN_IF_ERROR(Named(order_.ResumeProgress(image.progress)));
-  steps_.Continue(image);
+  steps_.Continue(image, &store_);
   TANDEM_RETURN_IF_ERROR(ResumeHeld(image, source));  // also decodes the paces
   Report();
   return Named(order_.FinishResume());

@@ -238,7 +238,12 @@ void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest) {
     saved.fields = shape.ok() ? shape->table_fields[table.id] : table.fields;
     saved.initializer = OneLineText(ValuesOfAbsentRow(table));
     saved.optimizer = OptimizerName(table.optimizer, table.extra_floats);
+    saved.catch_up = CatchUpText(table.optimizer);
   }
+}
+
+std::string CatchUpText(const Optimizer& optimizer) {
+  return optimizer.catch_up() ? OneLineText(optimizer) : "";
 }
 
 CheckpointFit CompareCheckpoint(const Manifest& saved, const job::ResolvedJob& plan,

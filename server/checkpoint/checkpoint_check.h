@@ -15,6 +15,9 @@ namespace tandem::server {
 // Fills in seed, model, optimizer, data, hashing and tables.
 void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest);
 
+// CheckpointTable::catch_up of a table with this optimizer.
+std::string CatchUpText(const Optimizer& optimizer);
+
 // The differences, one line each: the value in the job, the value in the checkpoint, and a hint.
 struct CheckpointFit {
   std::vector<std::string> refused;  // errors: the numbers would change their meaning

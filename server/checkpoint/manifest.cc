@@ -124,6 +124,7 @@ Manifest Read(const Json& json, int64_t format, absl::Status* status) {
     for (const Json& field : fields.List(table, "fields")) t.fields.push_back(fields.String(field));
     t.initializer = fields.String(table, "initializer");
     t.optimizer = fields.String(table, "optimizer");
+    if (table.contains("catch_up")) t.catch_up = fields.String(table, "catch_up");
   }
   for (const Json& parameter : fields.List(json, "dense")) {
     CheckpointParameter& p = manifest.dense.emplace_back();
@@ -174,12 +175,14 @@ std::string EncodeManifest(const Manifest& manifest) {
                {"files", Json::array()}};
   if (manifest.best) json["best"] = 1u;
   for (const CheckpointTable& t : manifest.tables) {
-    json["tables"].push_back({{"name", t.name},
-                              {"salt", Hex(t.salt)},
-                              {"dim", static_cast<uint64_t>(std::max<int64_t>(t.dim, 0))},
-                              {"fields", t.fields},
-                              {"initializer", t.initializer},
-                              {"optimizer", t.optimizer}});
+    Json table = {{"name", t.name},
+                  {"salt", Hex(t.salt)},
+                  {"dim", static_cast<uint64_t>(std::max<int64_t>(t.dim, 0))},
+                  {"fields", t.fields},
+                  {"initializer", t.initializer},
+                  {"optimizer", t.optimizer}};
+    if (!t.catch_up.empty()) table["catch_up"] = t.catch_up;
+    json["tables"].push_back(std::move(table));
   }
   for (const CheckpointParameter& p : manifest.dense) {
     Json shape = Json::array();

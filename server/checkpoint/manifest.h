@@ -38,6 +38,9 @@ struct CheckpointTable {
   std::vector<std::string> fields;  // fields that read the table; empty for dense tables
   std::string initializer;          // as text; for rows that the files lack
   std::string optimizer;            // RowOptimizer::name()
+  // The message Optimizer as text, if rows make up for missed steps (RowOptimizer::catches_up): a
+  // reader of the weights needs it. Empty for all other optimizers.
+  std::string catch_up;
 
   friend bool operator==(const CheckpointTable&, const CheckpointTable&) = default;
 };

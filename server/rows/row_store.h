@@ -52,8 +52,10 @@ class RowStore {
     RowCounts* counts = nullptr;  // of what the limits do; outlives the store. Null: not counted
   };
 
-  // The owner may change the settings at any time. They are for tables with limits.
+  // The owner may change the settings at any time. All but the first are for tables with limits.
   struct Settings {
+    // Steps that the optimizer has taken, to which Pull catches rows up (RowOptimizer::CatchUp).
+    int64_t steps_taken = 0;
     bool keeps_numbers = false, lists_evicted = false;  // Advance, TakeEvicted
     // With AT_BUDGET: the part (0 to 1) of the rows that Load takes, counted over all calls. A
     // range without rows takes one row, if memory allows.

@@ -150,11 +150,17 @@ size_t RowTable::PullRows(absl::Span<const uint64_t> keys, absl::Span<float> out
   const auto is_present = [this](uint32_t row) {
     return kLimits ? limits_->IsPresent(row) : row != kNoRow;
   };
+  const bool catches_up = options_.optimizer->catches_up();
   optim::DispatchDim(options_.dim, [&](auto dim) {
-    ForEachBlock<kLimits>(keys, false, [&](size_t first, const Block& block) {
+    ForEachBlock<kLimits>(keys, /*with_slots=*/catches_up, [&](size_t first, const Block& block) {
       float* to = out.data() + Floats(dim, first);
       for (size_t i = 0; i < block.keys.size(); ++i, to += dim) {
         if (is_present(block.rows[i])) [[likely]] {
+          if (catches_up) {
+            options_.optimizer->CatchUp(dim, settings_.steps_taken, block.weights[i],
+                                        block.slots[i], to, /*out_slots=*/nullptr);
+            continue;
+          }
           std::memcpy(to, block.weights[i], Floats(dim, sizeof(float)));
           continue;
         }

@@ -42,8 +42,9 @@ class RowTable : public RowStore {
  public:
   using RowStore::RowStore;
 
-  // Copies the weights of keys[i] to out[i*dim, (i+1)*dim). Requires: out.size() == keys.size() *
-  // dim. Repeated keys are allowed. Returns how many keys had no row.
+  // Copies the weights of keys[i] to out[i*dim, (i+1)*dim), caught up to Settings::steps_taken.
+  // Requires: out.size() == keys.size() * dim. Repeated keys are allowed. Returns how many keys had
+  // no row.
   size_t Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent, unless

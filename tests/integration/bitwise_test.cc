@@ -127,6 +127,15 @@ TEST_F(BitwiseTest, FixedDelayOfOneTable) {
                   {{}, {kOnServers, "cluster.servers=1"}});
 }
 
+// Rows that make up for missed steps do so where they are.
+TEST_F(BitwiseTest, RowsThatCatchUp) {
+  ExpectPlainBits(
+      {"cluster.workers=2", "table[1].policy={kind: FIXED_DELAY delay: 3}",
+       "table[0].optimizer={kind: ADAM learning_rate: 0.01 catch_up: true clip_norm: 0.05}",
+       "table[1].optimizer={kind: ADAM learning_rate: 0.01 catch_up: true}"},
+      {{"cluster.servers=1"}, {"cluster.servers=3", "cluster.shards_per_server=2", kReplicated0}});
+}
+
 // The comparison has teeth: a ring adds in another order, and that shows.
 TEST_F(BitwiseTest, RingDiffers) {
   const Settings set = {absl::StrCat("train.max_steps=", kSteps), "train.epochs=4"};

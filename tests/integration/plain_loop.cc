@@ -56,7 +56,7 @@ class PlainTable {
   }
   // A row that nobody has seen before gets its initial values from `init`.
   template <typename Init>
-  absl::Span<const float> Read(uint64_t key, Init init) {
+  std::vector<float> Read(uint64_t key, Init init) {
     const auto [it, first] = rows_.try_emplace(key);
     std::vector<float>& row = it->second;
     if (first) {
@@ -64,7 +64,9 @@ class PlainTable {
       init(absl::MakeSpan(row).first(static_cast<size_t>(dim_)));
       optimizer_->InitSlots(dim_, absl::MakeSpan(row).subspan(static_cast<size_t>(dim_)));
     }
-    return absl::MakeConstSpan(row).first(static_cast<size_t>(dim_));
+    std::vector<float> read(static_cast<size_t>(dim_));
+    optimizer_->CatchUp(dim_, steps_, row.data(), row.data() + dim_, read.data(), nullptr);
+    return read;
   }
 
   void Close(Fold fold) {

@@ -182,6 +182,25 @@ TEST(EqualityTest, TablesOnWorkersAreThePlainLoop) {
   }
 }
 
+// Rows that make up for missed steps have the bits of the plain loop at each read, on whatever
+// server they are. Moves of ranges and lost frames change nothing.
+TEST(EqualityTest, RowsThatCatchUpAreThePlainLoop) {
+  for (const int delay : {0, 2}) {
+    for (const char* placement : {"SERVERS", "SHARDED", "REPLICATED"}) {
+      if (delay > 0 && placement != std::string("SERVERS")) continue;
+      for (const int servers : {1, 3}) {
+        SimJob job = Base("kind: ADAM learning_rate: 0.02");
+        job.catch_up = true;
+        job.placement = placement;
+        job.servers = servers;
+        job.depth = servers % 3;
+        if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+        ExpectReference(job, delay, 0, TestSeed());
+      }
+    }
+  }
+}
+
 // What a worker exchanges with the rows that it holds itself is on no link.
 TEST(NetworkTest, WithinAProcessNothingIsPaid) {
   sim::NetworkOptions options;

@@ -121,8 +121,12 @@ class Reference {
   };
 
   static std::vector<float> Read(const TableState& table, uint64_t key, size_t dim, int64_t step) {
-    if (table.IsThere(key, step)) return table.rows.at(key).weights;
-    return std::vector<float>(dim, table.zeros ? 0.0f : ToyModel::kFirstCount);
+    std::vector<float> read(dim, table.zeros ? 0.0f : ToyModel::kFirstCount);
+    if (!table.IsThere(key, step)) return read;
+    const RowState& row = table.rows.at(key);
+    table.optimizer->CatchUp(static_cast<int>(dim), table.steps, row.weights.data(),
+                             row.slots.data(), read.data(), /*out_slots=*/nullptr);
+    return read;
   }
 
   // The row for an update in this step; null: the key is refused.

@@ -40,6 +40,7 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
+  bool catch_up = false;      // of the optimizer of tables
   std::string placement;      // of tables; none: SERVERS
   std::string slow_workers;   // entries; none: each step takes WorldOptions::compute
   int patience = -1;          // of train.keep_best; -1: the job has none
@@ -50,7 +51,8 @@ struct SimJob {
                         const std::string& its_policy, bool frozen,
                         const std::string& rules = "") const {
     return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field, rules,
-                        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
+                        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer,
+                        catch_up ? " catch_up: true } " : " } ",
                         its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
                         placement.empty() ? "" : absl::StrCat("placement: ", placement, " "),
                         frozen ? "frozen: true " : "", "expected_rows: 64 }\n");

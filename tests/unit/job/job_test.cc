@@ -295,6 +295,16 @@ job::Overrides Local(const std::string& synchroniser, const std::string& local_s
   return all;
 }
 
+// Of a job whose table catches up. `optimizer`: more of its settings.
+Contradiction CatchUp(const std::string& optimizer, const job::Overrides& more,
+                      const std::string& message) {
+  job::Overrides all = {{"table[0].optimizer", absl::StrCat("{kind: ADAM learning_rate: 1 "
+                                                            "catch_up: true ",
+                                                            optimizer, "}")}};
+  all.insert(all.end(), more.begin(), more.end());
+  return {all, "table[0].optimizer.catch_up: " + message};
+}
+
 // Of a job whose dense sums do not wait for all.
 job::Overrides Majority(const job::Overrides& more) {
   job::Overrides all = {{"dense.quorum", "MAJORITY"}, {"policy.kind", "ASP"}};
@@ -783,6 +793,36 @@ INSTANTIATE_TEST_SUITE_P(
             {{"dense.optimizer", "{kind: ADAM learning_rate: 1 step_count: ROW}"}},
             "dense.optimizer.step_count: only for tables, since dense parameters are in "
             "each step; write table { optimizer { step_count: ROW } }, which inherits the rest"},
+        Contradiction{{{"table[0].optimizer.catch_up", "true"}},
+                      "table[0].optimizer.catch_up: only for ADAM, and the optimizer is SGD"},
+        Contradiction{
+            {{"dense.optimizer", "{kind: ADAM learning_rate: 1 catch_up: true}"}},
+            "dense.optimizer.catch_up: only for tables, since dense parameters are in each step; "
+            "write table { optimizer { catch_up: true } }, which inherits the rest"},
+        CatchUp("step_count: ROW", {},
+                "only for step_count TABLE, and it is ROW, which does not count the steps that a "
+                "row misses"),
+        CatchUp("weight_decay: 0.1", {},
+                "not with weight_decay, which only rows in a step get; leave one of them out"),
+        CatchUp("beta1: 0.99 beta2: 0.98", {},
+                "beta1 is 0.99 and beta2 0.98, so missed steps would grow; beta1 must be below the "
+                "root of beta2"),
+        CatchUp("schedule {kind: INVERSE_SQRT warmup_samples: 9}", {},
+                "not with a schedule, because no row knows the rates of the steps that it missed; "
+                "leave one of them out (a table without a kind of its own has the schedule of "
+                "dense.optimizer)"),
+        CatchUp("", {{"table[0].frozen", "true"}},
+                "not for a frozen table, whose rows never move; leave one of them out"),
+        CatchUp("", {{"table[0].eviction", "{kind: AGE versions: 100}"}},
+                "not with eviction, because a row that begins anew has lost gradients of a dense "
+                "Adam; leave one of them out"),
+        CatchUp("", {{"table[0].admission", "{kind: COUNT threshold: 2}"}},
+                "not with admission, because a row that begins late has lost gradients of a dense "
+                "Adam; leave one of them out"),
+        CatchUp(
+            "", {{"policy", "{kind: SSP bound: 2}"}},
+            "not with policy SSP(2), under which workers do not take each step together; say BSP "
+            "or FIXED_DELAY"),
         Contradiction{{{"dense.optimizer.initial_accumulator", "0.5"}},
                       "dense.optimizer.initial_accumulator: only for ADAGRAD, ROWWISE_ADAGRAD and "
                       "FTRL, and the optimizer is SGD"},
@@ -1857,6 +1897,20 @@ TEST(ResumeCheckTest, TheDealIsComparedIfBothJobsNameIt) {
                                     {"data.deal", "BLOCKS"}})
                            .job;
   EXPECT_THAT(job::AllDifferences(measured, blocks), ::testing::IsEmpty());
+}
+
+// The slots of a row have another meaning with `catch_up`.
+TEST(ResumeCheckTest, ARunKeepsItsCatchUp) {
+  const auto table = [](const std::string& more) {
+    return MustResolve({{"table[0].optimizer", "{kind: ADAM learning_rate: 1 " + more + "}"}}).job;
+  };
+  EXPECT_THAT(job::ResumeDifferences(table("catch_up: true"), table("")),
+              ::testing::ElementsAre("table[0].optimizer.catch_up: true is not set any more"));
+  EXPECT_THAT(job::ResumeDifferences(table(""), table("catch_up: true")),
+              ::testing::ElementsAre(HasSubstr("table[0].optimizer.catch_up: true")));
+  Job faster = table("catch_up: true");
+  faster.mutable_table(0)->mutable_optimizer()->set_learning_rate(2);
+  EXPECT_THAT(job::ResumeDifferences(table("catch_up: true"), faster), ::testing::IsEmpty());
 }
 
 // A run of an earlier version counted by row, and its job does not say so. A job that resumes a run

@@ -179,6 +179,15 @@ class Table {
     }
     return rows;
   }
+  // The rows of the first `count` keys, as workers read them.
+  std::vector<std::vector<float>> Pulled(uint64_t count) {
+    std::vector<std::vector<float>> rows;
+    for (uint64_t key = 0; key < count; ++key) {
+      rows.emplace_back(static_cast<size_t>(context_.plan->dim));
+      RangeOf(key).store().Pull({&key, 1}, absl::MakeSpan(rows.back()));
+    }
+    return rows;
+  }
   std::vector<server::Range*> ranges() const {
     std::vector<server::Range*> ranges;
     for (const auto& range : ranges_) ranges.push_back(range.get());
@@ -321,6 +330,7 @@ TEST_F(CheckpointDirectoryTest, TheManifestSaysWhatWasCheckpointedAndBy) {
       server::ParseManifest(server::EncodeManifest(manifest));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, manifest);
+  EXPECT_THAT(server::EncodeManifest(manifest), Not(HasSubstr("catch_up")));
 }
 
 TEST_F(CheckpointDirectoryTest, AManifestThatWasChangedOrCutIsRefused) {
@@ -1881,6 +1891,64 @@ TEST_F(CheckpointDirectoryTest, TheStepCountOfAdamByTableGoesOn) {
       fresh.Step(step, step, count(step));
     }
     EXPECT_EQ(after_sgd.Rows(), fresh.Rows());
+    fs::remove_all(folder_);
+  }
+}
+
+// Rows that make up for missed steps are stored as their last updates left them. They are read in
+// the same way after a resume, a move and a load. Under another learning rate, or with another
+// optimizer, the missed steps keep the rate of their own run.
+TEST_F(CheckpointDirectoryTest, MissedStepsHaveTheSettingsOfTheirRun) {
+  constexpr uint64_t kRows = 20;
+  for (const char* policy : {"kind: BSP", "kind: FIXED_DELAY delay: 2"}) {
+    SCOPED_TRACE(policy);
+    plan_ = CorePlan(policy, 2, 2, "", "ALLREDUCE");
+    Optimizer& optimizer = plan_.tables[0].optimizer;
+    optimizer.Clear();
+    optimizer.set_kind(Optimizer::ADAM);
+    optimizer.set_learning_rate(0.1);
+    optimizer.set_step_count(Optimizer::TABLE);
+    optimizer.set_catch_up(true);
+    job::ResolvedJob faster = plan_, other = plan_;
+    faster.tables[0].optimizer.set_learning_rate(7);
+    other.tables[0].optimizer.set_kind(Optimizer::ADAGRAD);
+    other.tables[0].optimizer.set_catch_up(false);
+    Table whole(plan_, 2), resumed(plan_, 3), moved(plan_, 2), loaded(plan_, 3),
+        faster_resumed(faster, 3), faster_loaded(faster, 3), with_other(other, 3);
+    const auto count = [](int64_t step) { return step % 5 == 1 ? kRows : 3; };
+    for (int64_t step = 0; step < 10; ++step) whole.Step(step, step, count(step));
+    const auto rows = whole.Pulled(kRows);
+    ASSERT_NE(rows[kRows - 1], whole.Rows()[kRows - 1]);
+    Checkpoint(whole, 11);
+    const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    EXPECT_THAT(saved->manifest().tables[0].catch_up, HasSubstr("learning_rate: 0.1 "));
+    for (Table* const table : {&resumed, &faster_resumed}) {
+      ASSERT_EQ(saved->ResumeRanges(table->ranges(), buffers_), absl::OkStatus());
+    }
+    for (Table* const table : {&loaded, &faster_loaded, &with_other}) {
+      ASSERT_EQ(Load(folder_, table), absl::OkStatus());
+    }
+    for (size_t r = 0; r < 2; ++r) {
+      ASSERT_EQ(moved.ranges()[r]->Restore(ImageOf(*whole.ranges()[r]), buffers_),
+                absl::OkStatus());
+    }
+    for (Table* const table :
+         {&resumed, &moved, &loaded, &faster_resumed, &faster_loaded, &with_other}) {
+      EXPECT_EQ(table->Pulled(kRows), rows);
+    }
+    EXPECT_EQ(resumed.Rows(), whole.Rows());
+    EXPECT_EQ(loaded.Rows(), whole.Rows());
+    EXPECT_EQ(with_other.Rows()[kRows - 1], rows[kRows - 1]);
+    whole.Step(10, 10, 1);
+    moved.Step(10, 10, 1);
+    resumed.Step(10, 10, 1);
+    loaded.Step(0, 10, 1);
+    for (Table* const table : {&whole, &moved, &resumed, &loaded}) table->FinishDelayed();
+    EXPECT_NE(whole.Pulled(kRows)[kRows - 1], rows[kRows - 1]);
+    for (Table* const table : {&resumed, &moved, &loaded}) {
+      EXPECT_EQ(table->Pulled(kRows), whole.Pulled(kRows));
+    }
     fs::remove_all(folder_);
   }
 }

@@ -26,9 +26,12 @@
 namespace tandem {
 namespace {
 
-std::unique_ptr<optim::RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
+constexpr int64_t kStepsTaken = 5;  // rows have their last update in step 1
+
+std::unique_ptr<optim::RowOptimizer> MakeOptimizer(Optimizer::Kind kind, bool catch_up = false) {
   Optimizer config;
   config.set_kind(kind);
+  config.set_catch_up(catch_up);
   config.set_learning_rate(0.05);
   config.set_initial_accumulator(0.125);  // so that forgotten slots are seen
   return *optim::NewRowOptimizer(config);
@@ -64,9 +67,12 @@ class ModelStore {
     const auto found = rows_.find(key);
     return found != rows_.end() ? found->second : rows_.emplace(key, First(key)).first->second;
   }
-  Row Read(uint64_t key) const {
+  Row Read(uint64_t key) const {  // as workers read it
     const auto found = rows_.find(key);
-    return found != rows_.end() ? found->second : First(key);
+    Row row = found != rows_.end() ? found->second : First(key);
+    options_.optimizer->CatchUp(options_.dim, kStepsTaken, row.weights.data(), row.slots.data(),
+                                row.weights.data(), row.slots.data());
+    return row;
   }
   void Push(uint64_t key, absl::Span<const float> gradient, float scale) {
     Row& row = Create(key);
@@ -85,7 +91,9 @@ class ModelStore {
 class ModelRun {
  public:
   ModelRun(const server::RowTable::Options& options, uint64_t seed)
-      : store_(options), model_(options), random_(seed), dim_(static_cast<size_t>(options.dim)) {}
+      : store_(options), model_(options), random_(seed), dim_(static_cast<size_t>(options.dim)) {
+    store_.settings().steps_taken = kStepsTaken;
+  }
 
   void Step() {
     keys_.resize(random_.Uniform(120));
@@ -201,15 +209,17 @@ TEST(RowTableTest, AgreesWithAMapOfVectors) {
   const struct {
     int dim;
     Optimizer::Kind kind;
+    bool catch_up = false;
   } kCases[] = {{16, Optimizer::ROWWISE_ADAGRAD},
                 {1, Optimizer::SGD},
                 {8, Optimizer::ADAGRAD},
                 {10, Optimizer::ADAM},
                 {64, Optimizer::ADAM},
+                {12, Optimizer::ADAM, /*catch_up=*/true},
                 {1024, Optimizer::MOMENTUM}};
   for (const auto& c : kCases) {
     SCOPED_TRACE(absl::StrCat("dim ", c.dim, " kind ", c.kind, "; rerun with --seed=", TestSeed()));
-    const auto optimizer = MakeOptimizer(c.kind);
+    const auto optimizer = MakeOptimizer(c.kind, c.catch_up);
     ModelRun run(MakeOptions(optimizer.get(), c.dim), TestSeed() + static_cast<uint64_t>(c.dim));
     const int steps = c.dim > 100 ? 200 : 1500;
     for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) run.Step();
