@@ -11,7 +11,7 @@ import numpy
 
 from tandem._abi import Error, check, library
 from tandem.formats import arrays_of, put_in_place, write_npz, write_parquet, write_safetensors
-from tandem.tables import CheckpointRange, CheckpointTable, Tables
+from tandem.tables import CatchUp, CheckpointRange, CheckpointTable, Tables
 
 if TYPE_CHECKING:
     import torch
@@ -59,8 +59,9 @@ def _bytes_of(file: numpy.ndarray, path: str, entry: dict[str, Any]) -> numpy.nd
     return file[begin:begin + size]
 
 
-def _read_range(path: str, data: numpy.ndarray) -> CheckpointRange:
-    """The bytes of a range file (layout: server/checkpoint/range_file.md). path: for errors."""
+def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> CheckpointRange:
+    """The bytes of a range file (layout: server/checkpoint/range_file.md). path: for errors.
+    optimizer: `catch_up` of the table in the manifest."""
     size = len(data)
     head = data[:_HEAD.itemsize].view(_HEAD)[0] if size >= _HEAD.itemsize else None
     if head is None or head["magic"] != b"TDRF" or head["format"] not in _MORE_BYTES:
@@ -89,8 +90,10 @@ def _read_range(path: str, data: numpy.ndarray) -> CheckpointRange:
     weights = data[weights_at:weights_at + 4 * rows * dim].view("<f4").reshape(rows, dim)
     slots_of = data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots)
     ages = data[ages_at:ages_at + 4 * rows].view("<u4") if limited else None
+    taken = int(more["stamp"][0] - more["step_base"][0])
     return CheckpointRange(data[keys_at:weights_at].view("<i8"), weights, slots_of, ages,
-                           data[candidates_at:end].view(_CANDIDATE) if limited else None)
+                           data[candidates_at:end].view(_CANDIDATE) if limited else None,
+                           CatchUp(optimizer, taken) if optimizer else None)
 
 
 def _read_held(path: str) -> bytes:
@@ -140,13 +143,15 @@ class Checkpoint:
         parts: dict[str, list[CheckpointRange]] = {}
         dense_part: list[CheckpointRange] = []
         mapped: dict[str, numpy.ndarray] = {}
+        catch_up = {e["name"]: e.get("catch_up", "") for e in self.manifest["tables"]}
         for entry in self.manifest["files"]:
             name = _file_of(entry)
             path = os.path.join(folder, name)
             if name not in mapped:
                 mapped[name] = _map(path)
             place = f"{path} at offset {entry['offset']}" if entry.get("offset") else path
-            part = _read_range(place, _bytes_of(mapped[name], path, entry))
+            part = _read_range(place, _bytes_of(mapped[name], path, entry),
+                               catch_up.get(entry["table"], ""))
             # Either rank 0 has written the dense parameters, or servers have, as rows of the table
             # `dense`.
             whose = dense_part if name == "dense.part" else \

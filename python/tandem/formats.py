@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import struct
@@ -15,7 +16,7 @@ from tandem._abi import Error
 from tandem.tables import CheckpointTable
 
 Path = Union[str, os.PathLike]
-Array = tuple[str, str, tuple[int, ...], list[numpy.ndarray]]  # name, type, shape, pieces
+Array = tuple[str, str, tuple[int, ...], Iterable[numpy.ndarray]]  # name, type, shape, pieces
 
 
 @contextlib.contextmanager
@@ -44,14 +45,15 @@ def put_in_place(path: Path) -> Iterator[BinaryIO]:
 
 
 def arrays_of(tables: Iterable[CheckpointTable], dense: dict[str, numpy.ndarray]) -> list[Array]:
-    """The arrays to export, in pieces: one piece at a time is in memory. An Error: two arrays have
+    """The arrays to export, in pieces: one piece at a time is in memory, and a piece is read once.
+    An Error: two arrays have
     one name."""
     arrays: list[Array]
     arrays = [(name, "<f4", values.shape, [values]) for name, values in dense.items()]
     for table in tables:
         arrays.append((table.name + ".keys", "<i8", (table.rows,), [p.keys for p in table.parts]))
         arrays.append((table.name + ".weights", "<f4", (table.rows, table.dim),
-                       [p.weights for p in table.parts]))
+                       (p.weights for p in table.parts)))
         if not table.fields and table.parts:  # what programs keep in the rest of a row
             width = table.parts[0].slots.shape[1]
             arrays.append((table.name + ".state", "<f4", (table.rows, width),
@@ -79,8 +81,8 @@ def write_safetensors(file: BinaryIO, arrays: Iterable[Array], manifest: dict[st
     """Writes a .safetensors; its metadata has the manifest as `tandem`."""
     at, arrays = 0, list(arrays)
     header: dict[str, Any] = {"__metadata__": {"tandem": json.dumps(manifest)}}
-    for name, kind, shape, pieces in arrays:
-        size = sum(piece.nbytes for piece in pieces)
+    for name, kind, shape, _ in arrays:
+        size = math.prod(shape) * numpy.dtype(kind).itemsize
         header[name] = {"dtype": "F32" if kind == "<f4" else "I64", "shape": list(shape),
                         "data_offsets": [at, at + size]}
         at += size

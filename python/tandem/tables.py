@@ -1,6 +1,7 @@
 """The tables of a job or of a checkpoint: names, dims, fields, and the rows of a checkpoint."""
 from __future__ import annotations
 
+import math
 import operator
 import re
 from dataclasses import dataclass
@@ -80,20 +81,75 @@ class Tables(Generic[_Kind]):
 
 # ---- rows of a checkpoint -----------------------------------------------------------------------
 
+class CatchUp:
+    """Rows of an ADAM with catch_up, which move in steps that they are not in. text: the message
+    Optimizer, as in the manifest; now: the steps that the table has taken."""
+
+    _BLOCK = 4096  # rows, so that the arrays of a step stay in the cache
+
+    def __init__(self, text: str, now: int) -> None:
+        words = dict(re.findall(r"(\w+): *(\S+)", text))
+        self.now = now
+        self.beta1, self.beta2 = float(words["beta1"]), float(words["beta2"])
+        self.learning_rate = float(numpy.float32(words["learning_rate"]))
+        self.epsilon = numpy.float32(words["epsilon"])
+
+    def weights(self, stored: numpy.ndarray, slots: numpy.ndarray) -> numpy.ndarray:
+        """float32 [rows, dim]: the weights after `now` steps. stored, slots: those of each row's
+        last update. optim/catch_up_adam.cc has the formula, and computes in the same precision."""
+        moving = int(-24 / math.log2(self.beta1 / math.sqrt(self.beta2)))
+        last = numpy.ascontiguousarray(slots[:, -1]).view("<u4").astype(numpy.int64)
+        missed = numpy.where(last == 0, 0, (self.now - last).clip(0, moving))
+        weights = numpy.array(stored)
+        order = numpy.argsort(missed, kind="stable")
+        order = order[numpy.searchsorted(missed[order], 1):]
+        for begin in range(0, len(order), self._BLOCK):
+            rows = order[begin:begin + self._BLOCK]
+            self._move(weights, rows, slots[rows], last[rows], missed[rows])
+        return weights
+
+    def _move(self, weights: numpy.ndarray, rows: numpy.ndarray, slots: numpy.ndarray,
+              last: numpy.ndarray, missed: numpy.ndarray) -> None:
+        dim, moved = weights.shape[1], weights[rows]
+        momentum, root = slots[:, :dim], numpy.sqrt(slots[:, dim:2 * dim])
+        power1, power2 = self.beta1 ** last[:, None], self.beta2 ** last[:, None]
+        decay1, decay2 = self.learning_rate, 1.0
+        move, divisor = numpy.empty_like(moved), numpy.empty_like(moved)
+        for step in range(1, int(missed.max()) + 1):
+            power1, power2 = power1 * self.beta1, power2 * self.beta2
+            decay1, decay2 = decay1 * self.beta1, decay2 * self.beta2
+            rate = numpy.where(missed[:, None] < step, 0, decay1 / (1 - power1))
+            of_root = numpy.sqrt(decay2 / (1 - power2))
+            numpy.multiply(rate.astype(numpy.float32), momentum, out=move)
+            numpy.multiply(of_root.astype(numpy.float32), root, out=divisor)
+            divisor += self.epsilon
+            move /= divisor
+            moved -= move
+        weights[rows] = moved
+
+
 @dataclass
 class CheckpointRange:
-    """A part of a table, mapped from its file: keys int64 [rows], weights float32 [rows, dim],
-    optimizer slots float32 [rows, slots]; row i of each belongs to key i.
+    """A part of a table, mapped from its file: keys int64 [rows], stored weights float32 [rows,
+    dim], optimizer slots float32 [rows, slots]; row i of each belongs to key i.
 
     ages: uint32 [rows], versions of the range since the last update of each row. candidates: ids
     without a row, with `key`, `count` (updates) and `age`. Both are None if the table has neither
-    admission nor eviction.
+    admission nor eviction. catch_up: of a table whose rows move in steps that they are not in;
+    None: `weights` are the stored ones.
     """
     keys: numpy.ndarray
-    weights: numpy.ndarray
+    stored: numpy.ndarray
     slots: numpy.ndarray
     ages: Optional[numpy.ndarray] = None
     candidates: Optional[numpy.ndarray] = None
+    catch_up: Optional[CatchUp] = None
+
+    @property
+    def weights(self) -> numpy.ndarray:
+        """float32 [rows, dim], as a job would read them. With catch_up each use computes them."""
+        return self.stored if self.catch_up is None else \
+            self.catch_up.weights(self.stored, self.slots)
 
 
 class CheckpointTable(Table):

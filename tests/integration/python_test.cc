@@ -158,18 +158,25 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
                                         "frozen or not there when DistributedOptimizer was made"));
 }
 
-TEST_F(PythonTest, AdamOfATableIsTorchsSparseAdam) {
+TEST_F(PythonTest, AdamOfATableIsTorchsSparseAdamOrItsDenseOne) {
   const std::string script = SourcePath("tests/python/sparse_adam.py");
-  const RunArguments arguments =
-      Arguments(script, {"cluster.workers=1", "policy={kind: BSP}",
-                         "table[0]={name: 'item' dim: 4 field: 'item' initializer {kind: ZERO} "
-                         "optimizer {kind: ADAM learning_rate: 0.01 schedule {kind: EXPONENTIAL "
-                         "every_samples: 8 factor: 0.99}}}",
-                         "train.epochs=1", "train.batch_size=8"});
-  const RunResult run = RunJob(arguments, kLimit);
-  ASSERT_TRUE(run.ok()) << run.DebugString();
-  const RunResult compared = Python({script, arguments.out});
-  EXPECT_TRUE(compared.ok()) << compared.DebugString();
+  const std::map<std::string, std::string> kModes = {
+      {"sparse", "schedule {kind: EXPONENTIAL every_samples: 8 factor: 0.99}"},
+      {"dense", "catch_up: true"}};
+  for (const auto& [mode, settings] : kModes) {
+    RunArguments arguments = Arguments(
+        script, {"cluster.workers=1", "policy={kind: BSP}",
+                 absl::StrCat("table[0]={name: 'item' dim: 4 field: 'item' initializer {kind: "
+                              "ZERO} optimizer {kind: ADAM learning_rate: 0.01 ",
+                              settings, "}}"),
+                 "train.epochs=1", "train.batch_size=8"});
+    arguments.out = folder_.File(mode);
+    arguments.flags.insert(arguments.flags.end(), {"--", mode});
+    const RunResult run = RunJob(arguments, kLimit);
+    ASSERT_TRUE(run.ok()) << run.DebugString();
+    const RunResult compared = Python({script, mode, arguments.out});
+    EXPECT_TRUE(compared.ok()) << compared.DebugString();
+  }
 }
 
 TEST_F(PythonTest, ATiedTableOfSequencesIsTorchsEmbedding) {
@@ -659,7 +666,8 @@ table {
 }
 table {
   name: "tags" dim: 3 field: "tag" ids_per_field: 2
-  initializer { kind: UNIFORM scale: 0.7 } optimizer { kind: SGD learning_rate: 0.1 }
+  initializer { kind: UNIFORM scale: 0.7 }
+  optimizer { kind: ADAM learning_rate: 0.1 catch_up: true }
 }
 dense { optimizer { kind: PROGRAM } }
 model { program {} }

@@ -22,9 +22,10 @@ import tandem
 from tandem import export
 from tandem.checkpoint import _map, _read_range
 from tandem.serving import InitialValues
-from tandem.tables import Initializer
+from tandem.tables import CatchUp, Initializer
 
 ROWS, TESTS = 600, 200
+TESTDATA = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + "/testdata"
 
 
 class Ranker(nn.Module):
@@ -198,10 +199,11 @@ def tables_are_mapped(saved):
     for table in saved.tables.values():
         assert len(table.parts) > 1 and table.rows == len(table.keys) == len(table.slots)
         for part in table.parts:
-            base = part.weights
+            assert (part.catch_up is None) == (table.name != "tags")
+            base = part.stored
             while base is not None and not isinstance(base, numpy.memmap):
                 base = base.base
-            assert base is not None and not part.weights.flags.writeable
+            assert base is not None and not part.stored.flags.writeable
             assert (part.ages is None) == (table.name != "words")  # which has an eviction
             if part.ages is not None:
                 assert len(part.ages) == len(part.keys) and len(part.candidates) == 0
@@ -438,11 +440,23 @@ def tables_with_limits_have_ages_and_candidates(folder):
         refused("of a later version of Tandem", _read_range, path, _map(path))
 
 
+def rows_catch_up():
+    """As those of the servers: the same file is read by tests/unit/optim/catch_up_test.cc."""
+    tables = numpy.loadtxt(f"{TESTDATA}/catch_up.txt")
+    assert tables.shape == (40, 10)
+    for rate, beta1, beta2, epsilon, last, now, weight, m, v, expected in tables:
+        text = f"kind: ADAM learning_rate: {rate} beta1: {beta1} beta2: {beta2} epsilon: {epsilon}"
+        slots = numpy.array([[m, v, 0], [m, v, 0]], "f4")
+        slots.view("u4")[1, 2] = last  # row 0 has no update
+        found = CatchUp(text, int(now)).weights(numpy.full((2, 1), weight, "f4"), slots)
+        assert found.dtype == numpy.float32 and found[0, 0] == numpy.float32(weight)
+        assert abs(found[1, 0] - expected) < 2e-6, (found, expected)
+
+
 def checkpoints_of_earlier_versions_are_read():
     """A file for each range, in formats 1 and 2."""
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for verify in (True, False):
-        old = tandem.load(f"{tests}/testdata/checkpoint_format_2", verify)
+        old = tandem.load(f"{TESTDATA}/checkpoint_format_2", verify)
         assert old.manifest["format"] == 2 and old.step == 5
         offers, rest = old.tables["offers"], old.tables["rest"]
         assert offers.rows == 20 and rest.rows == 6 and len(old.dense) == 4
@@ -453,6 +467,7 @@ def checkpoints_of_earlier_versions_are_read():
 
 def check(out, folder):
     checkpoints_of_earlier_versions_are_read()
+    rows_catch_up()
     saved = tandem.load(out + "/model")
     tables_are_mapped(saved)
     tables_with_limits_have_ages_and_candidates(folder)

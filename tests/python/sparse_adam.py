@@ -1,7 +1,8 @@
 """ADAM of a table beside torch.optim.SparseAdam on the same gradients, which depend on the batch
 alone: rows of all frequencies, usual gradients in half of the columns and tiny ones in the others.
-The rate of the table follows a schedule of the job, as ExponentialLR does.
-`sparse_adam.py` is the worker, `sparse_adam.py OUT` compares what the run has left."""
+The rate of the table follows a schedule of the job, as ExponentialLR does. With `dense` the table
+has catch_up, torch has its dense Adam without a schedule, and the gradients depend on the rows.
+`sparse_adam.py MODE` is the worker, `sparse_adam.py MODE OUT` compares what the run has left."""
 import sys
 
 import numpy
@@ -11,7 +12,13 @@ from torch import nn
 import tandem
 
 DIM, ITEMS, STEPS, SAMPLES = 4, 40, 150, 8
-RATE, DECAY = .01, .99          # a step; of the rate
+DENSE = sys.argv[1] == "dense"
+RATE, DECAY = .01, 1 if DENSE else .99      # a step; of the rate
+
+
+def loss_of(rows, factors):
+    loss = (rows * factors).sum(1).mean()
+    return loss + .3 * (rows[:, 0] - .2).square().mean() if DENSE else loss
 
 
 def batches():
@@ -33,21 +40,22 @@ def train():
         for ids, factors in loader:
             rate = RATE * DECAY ** job.step
             assert abs(job.rates["item"] / rate - 1) < 1e-5, (job.step, job.rates, rate)
-            loss = (rows(ids) * factors).sum(1).mean() + layer(factors[:, :1]).mean()
+            loss = loss_of(rows(ids), factors) + layer(factors[:, :1]).mean()
             loss.backward()
             optimizer.step(loss=loss)
             optimizer.zero_grad()
 
 
 def compare(out):
-    rows = nn.Embedding(ITEMS, DIM, sparse=True)
+    rows = nn.Embedding(ITEMS, DIM, sparse=not DENSE)
     rows.weight.data.fill_(0)   # as the job's initializer
-    optimizer = torch.optim.SparseAdam(list(rows.parameters()), lr=RATE)
+    kind = torch.optim.Adam if DENSE else torch.optim.SparseAdam
+    optimizer = kind(list(rows.parameters()), lr=RATE)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY)
     steps_of = numpy.zeros(ITEMS, int)
     for ids, factors in batches():
         optimizer.zero_grad()
-        (rows(ids).squeeze(1) * factors).sum(1).mean().backward()
+        loss_of(rows(ids).squeeze(1), factors).backward()
         optimizer.step()
         schedule.step()
         steps_of[numpy.unique(ids)] += 1
@@ -63,7 +71,7 @@ def compare(out):
     sys.exit(0 if worst < 1e-6 and rare > 3 and frequent > 3 and tiny > .01 else 1)
 
 
-if len(sys.argv) > 1:
-    compare(sys.argv[1])
+if len(sys.argv) > 2:
+    compare(sys.argv[2])
 else:
     train()
