@@ -295,7 +295,7 @@ TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
 
 // Earlier versions counted the steps of ADAM by row, and their jobs do not say so.
 TEST_F(ResumeTest, ARunOfAnEarlierVersionKeepsItsStepCount) {
-  const Settings by_row = {absl::StrReplaceAll(kAdam0, {{"}", " step_count: ROW}"}})};
+  const Settings by_row = {absl::StrReplaceAll(kAdam0, {{"}}", "} step_count: ROW}"}})};
   for (const auto& [name, steps] : {std::pair{"rows-whole", 60}, std::pair{"rows", 30}}) {
     const RunResult run = RunJob(job_->Arguments(name, Join(Steps(steps, 1000), by_row)));
     ASSERT_TRUE(run.ok()) << run.DebugString();
