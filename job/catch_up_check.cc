@@ -11,15 +11,6 @@ namespace tandem::job {
 namespace {
 
 absl::Status CheckSettings(const std::string& path, const Optimizer& optimizer) {
-  if (optimizer.kind() != Optimizer::ADAM) {
-    return Refuse(path, "only for ADAM, and the optimizer is ",
-                  Optimizer::Kind_Name(optimizer.kind()));
-  }
-  if (optimizer.step_count() != Optimizer::TABLE) {
-    return Refuse(path, "only for step_count TABLE, and it is ",
-                  Optimizer::StepCount_Name(optimizer.step_count()),
-                  ", which does not count the steps that a row misses");
-  }
   if (optimizer.weight_decay() != 0) {
     return Refuse(path,
                   "not with weight_decay, which only rows in a step get; leave one of them out");

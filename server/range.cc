@@ -444,6 +444,9 @@ void Range::Fold(HeldStep& step) {
     const bool nothing = drop || transform.factor == 0.0f;
     Count(update, divisors[i], nothing ? kFateDropped : kFateMerged,
           nothing ? 0 : transform.share());
+    if (gradients_ != nullptr && !nothing) {
+      gradients_->BeforeStep(update, progress().version, store_);
+    }
   }
   if (!drop) steps_.Count(&store_);
   if (!drop && !step.updates.empty()) FoldInto(step);

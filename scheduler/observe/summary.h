@@ -28,7 +28,8 @@ nlohmann::json SummaryJson(const job::ResolvedJob& plan, const JobReport& report
 // output.
 nlohmann::json DistributionJson(const Distribution& distribution, double unit = 1);
 // The measured effect of staleness on the gradients of a table's sampled rows: how many were
-// measured, and means over them (GradientStaleness in proto/wire.proto). Empty if none was measured.
+// measured, and means over them (GradientStaleness in proto/wire.proto). Empty if none was
+// measured.
 nlohmann::json GradientsJson(const TableReport& table);
 // By name: rows, placement, memory and updates of each table, the share of its data that counted
 // (`data_applied`), and if it has rules by which rows come and go, the counts of that

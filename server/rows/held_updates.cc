@@ -14,13 +14,11 @@ void PutNumber(std::string* out, uint64_t value) {
 }
 
 // The first number of the bytes names their layout. Earlier versions wrote layouts without the
-// sample clock of a step and the positives of an update, and then batches without the rows before a
-// sum.
+// sample clock of a step and the positives of an update.
 constexpr uint64_t kEarlierSteps = 0x2646c6568;    // "held", 2
 constexpr uint64_t kEarlierBatches = 0x3646c6568;  // "held", 3
 constexpr uint64_t kSteps = 0x4646c6568;           // "held", 4
-constexpr uint64_t kPlainBatches = 0x5646c6568;    // "held", 5
-constexpr uint64_t kBatches = 0x6646c6568;  // "held", 6: in batches, with the number of each read
+constexpr uint64_t kBatches = 0x5646c6568;  // "held", 5: in batches, with the number of each read
 
 struct Layout {
   bool in_batches = false;
@@ -165,7 +163,7 @@ absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, 
   uint64_t number = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&number));
   const bool earlier = number == kEarlierSteps || number == kEarlierBatches;
-  if (!earlier && number != kSteps && number != kPlainBatches && number != kBatches) {
+  if (!earlier && number != kSteps && number != kBatches) {
     return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(number),
                                             ", expected ", absl::Hex(kSteps), " or ",
                                             absl::Hex(kBatches)));

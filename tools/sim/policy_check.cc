@@ -122,7 +122,8 @@ class Schedule {
     ++group_;
   }
   void Fold(const policies::HeldGroup<CheckedUpdate>& group) {
-    if (properties_.batch > 0 && group.contributions > properties_.batch) {
+    if (properties_.batch > 0 && !properties_.fold_by_worker &&
+        group.contributions > properties_.batch) {
       Fail("tick", absl::StrCat("closes a group of ", group.contributions,
                                 " updates, and `batch` promises at most ", properties_.batch));
     }

@@ -795,13 +795,6 @@ INSTANTIATE_TEST_SUITE_P(
             "each step; write table { optimizer { step_count: ROW } }, which inherits the rest"},
         Contradiction{{{"table[0].optimizer.catch_up", "true"}},
                       "table[0].optimizer.catch_up: only for ADAM, and the optimizer is SGD"},
-        Contradiction{
-            {{"dense.optimizer", "{kind: ADAM learning_rate: 1 catch_up: true}"}},
-            "dense.optimizer.catch_up: only for tables, since dense parameters are in each step; "
-            "write table { optimizer { catch_up: true } }, which inherits the rest"},
-        CatchUp("step_count: ROW", {},
-                "only for step_count TABLE, and it is ROW, which does not count the steps that a "
-                "row misses"),
         CatchUp("weight_decay: 0.1", {},
                 "not with weight_decay, which only rows in a step get; leave one of them out"),
         CatchUp("beta1: 0.99 beta2: 0.98", {},

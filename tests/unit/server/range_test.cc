@@ -453,19 +453,18 @@ TEST_F(RangeTest, ASkippedStepHasItsPlaceInABatch) {
 
 // One update of an open group, in the layouts of all versions.
 TEST(HeldStepTest, ReadsTheLayoutsOfEarlierVersions) {
-  for (const uint64_t layout : {2, 3, 4, 5, 6}) {
+  for (const uint64_t layout : {2, 3, 4, 5}) {
     const bool in_batches = layout == 3 || layout >= 5, has_clock = layout >= 4;
-    std::vector<uint64_t> numbers = {layout << 32 | 0x646c6568,
-                                     1,
+    std::vector<uint64_t> numbers = {layout << 32 | 0x646c6568, 1,
                                      /*step=*/9,
-                                     /*samples=*/8,
-                                     /*contributions=*/1,
-                                     /*updates=*/1};
+                                     /*samples=*/8};
+    if (has_clock) numbers.push_back(/*sample_clock=*/64);
+    numbers.insert(numbers.end(), {/*contributions=*/1, /*updates=*/1});
     numbers.insert(numbers.end(), {/*rank=*/2, /*step=*/7, /*samples=*/8, /*version_read=*/5,
                                    /*admitted_at=*/1, /*clock_gap=*/1, /*in_flight=*/1});
-    if (has_clock) numbers.insert(numbers.end(), {/*sample_clock=*/64, /*positives=*/3});
+    if (has_clock) numbers.push_back(/*positives=*/3);
     if (in_batches) numbers.push_back(/*read_number=*/11);
-    if (layout == 6) numbers.push_back(/*rows_before_sum=*/4);
+    if (layout == 5) numbers.push_back(/*rows_before_sum=*/4);
     numbers.insert(numbers.end(), {/*keys=*/1, kKey});
     std::string bytes(reinterpret_cast<const char*>(numbers.data()), 8 * numbers.size());
     const float gradient = 0.5f;
@@ -479,16 +478,17 @@ TEST(HeldStepTest, ReadsTheLayoutsOfEarlierVersions) {
               absl::OkStatus());
     EXPECT_EQ(batches, in_batches);
     ASSERT_EQ(open.size(), 1u);
+    EXPECT_EQ(open[0].sample_clock, has_clock ? 64 : 0);
     ASSERT_EQ(open[0].updates.size(), 1u);
     const server::HeldUpdate& update = open[0].updates[0];
     EXPECT_EQ(update.rank, 2);
     EXPECT_EQ(update.read_number, in_batches ? 11 : -1);
     EXPECT_EQ(update.positives, has_clock ? 3 : policies::kUnknownPositives);
-    EXPECT_EQ(update.rows_before_sum, layout == 6 ? 4 : -1);
-    EXPECT_EQ(update.rows(), layout == 6 ? 4u : 1u);
+    EXPECT_EQ(update.rows_before_sum, layout == 5 ? 4 : -1);
+    EXPECT_EQ(update.rows(), layout == 5 ? 4u : 1u);
     EXPECT_EQ(update.keys.As<uint64_t>()[0], kKey);
     EXPECT_EQ(update.values.As<float>()[0], gradient);
-    if (layout == 4 || layout == 6) {
+    if (has_clock) {
       EXPECT_EQ(server::EncodeHeld(open, delayed, in_batches), bytes);
     }
   }
