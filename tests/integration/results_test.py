@@ -19,10 +19,11 @@ RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "
         "stopped.checkpointed_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "failed.diverged",
         "reported.NAME", "replay_of", "simulated", "warnings", "unlabelled", "bytes.within_worker", "bytes.refresh",
         "network.bytes_per_second", "network.hosts", "left_out", "tables.TABLE.row_counts.came_back_share", "skipped_steps", "reported",
-        "data_applied_share"}
+        "data_applied_share", "evaluating"}
 # Objects that the page describes as a whole.
 WHOLE = {"best", "eval", "paths", "collectives", "build", "data_applied", "tables.TABLE.updates", "tables.TABLE.data_applied"} | {
-    f"staleness.TABLE.{kind}" for kind in ("clock_gap", "version_staleness", "row_staleness", "age", "in_flight_depth")}
+    f"staleness.TABLE.{kind}" for kind in ("clock_gap", "version_staleness", "row_staleness", "age", "in_flight_depth",
+                                            "gradients")}
 BY_TABLE = {"policy", "staleness", "tables"}
 
 JOB = """
@@ -37,6 +38,7 @@ table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } admiss
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
 train { batch_size: 16 epochs: 100 keep_best {} }
+staleness { gradients: true row_share: 1 }
 limits { report_interval_seconds: 0.1 }
 """
 
