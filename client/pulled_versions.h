@@ -18,8 +18,8 @@ class PulledVersions {
 
   // The versions by range; null if nothing was read for the step.
   const std::vector<int64_t>* Find(uint32_t group, int64_t step) const;
-  // The same, for writing. A new entry begins with zeros for `ranges` ranges. Valid until the next
-  // call.
+  // The same, for writing, and valid until the next call. A new entry begins with zeros for
+  // `ranges` ranges.
   std::vector<int64_t>& At(uint32_t group, int64_t step, size_t ranges);
   // Forgets all steps of a group up to `step`, also steps that were read but never pushed
   // (prefetched reads at the end of an epoch).

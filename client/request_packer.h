@@ -38,11 +38,11 @@ class RequestPacker {
   // Makes the slices of a request whose header, keys, row_floats and `in_place` are set. A push
   // gets a slice for every range of its group.
   void Cut(ClientRequest* request);
-  // Packs all slices of a push in place. at[i][k] becomes where the gradient of key k of input i
-  // goes.
+  // Packs all slices of a push in place. at[i][k] becomes the place of the gradient of key k of
+  // input i.
   void PackInPlace(ClientRequest* request, std::vector<std::vector<float*>>* at);
-  // Packs a push, if one of its tables has several copies. Call it before the first frame of the
-  // push.
+  // Packs a push, if one of its tables has several copies. Call it before the push has its first
+  // frame.
   void PackAheadOfCopies(ClientRequest* request);
   // Makes a frame of these slices. Slices that travel for the first time are packed first.
   Frame MakeFrame(ClientRequest* request, uint64_t number, absl::Span<const uint32_t> slices);

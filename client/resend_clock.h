@@ -3,8 +3,7 @@
 //
 // A shard handles the reads of a client in the order of their arrival, and its pushes in theirs. So
 // each answer tells something about the frames of the same kind that still wait at that shard:
-// - While the shard answers earlier frames, a frame is in line, even if that takes long over a slow
-//   link.
+// - While the shard answers earlier frames, a frame is in line. A slow link may take long.
 // - When the shard has answered a later frame, the frame may be lost ("overtaken").
 //
 // The silence of a frame therefore begins at the latest of these times: when it was sent, the last
@@ -20,8 +19,7 @@
 // its own account.
 //
 // Giving up takes longer. Frames to one shard may queue behind frames to other shards, on the
-// client's own link. While any shard answers frames that were sent earlier, a frame may still be
-// travelling.
+// client's own link. A frame may be on its way while any shard answers earlier frames.
 //
 // Thread safety: none; pure.
 #ifndef TANDEM_CLIENT_RESEND_CLOCK_H_

@@ -19,8 +19,8 @@ void RowCache::OnView(const RangeMap& map) {
 }
 
 // A row may be used if it contains enough steps of two kinds: of all workers (`clock`) and of this
-// worker itself (`own`). The second does not matter for a row that this worker has not pushed
-// since.
+// worker itself (`own`). The second does not matter for a row that has no later push of
+// this worker.
 const float* RowCache::Find(uint32_t id, uint64_t key, int64_t step, int64_t* version) const {
   const RangeRows& range = ranges_[id];
   const auto it = range.rows.find(key);

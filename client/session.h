@@ -70,8 +70,7 @@ class Session {
   static absl::StatusOr<std::unique_ptr<Session>> Open(const Options& options);
   // Opens a reader.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const std::string& scheduler);
-  // Ends requests that are not done with CANCELLED. A rank that has not called Finish() counts as
-  // failed.
+  // Ends open requests with CANCELLED. A rank that has not called Finish() counts as failed.
   ~Session();
 
   const job::ResolvedJob& plan() const { return plan_; }

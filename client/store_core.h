@@ -69,8 +69,7 @@ class StoreCore {
 
   // Takes a newer view; older views are ignored. Requests need a view.
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
-  // Requires: a request that Client::Check accepts. Keys and values are copied before Start
-  // returns.
+  // Requires: a request that Client::Check accepts. Start copies keys and values.
   uint64_t Start(absl::Time now, const StoreRequest& request);
   // Forgets a request. A write in flight counts at most once, and never after a later write of this
   // client to the same range.

@@ -628,7 +628,7 @@ absl::Status CheckMuon(const Dense& dense) {
   if (with.empty()) return absl::OkStatus();
   return Refuse("dense.optimizer.kind", "MUON not with ", with,
                 ": it steps whole matrices on the processor of each worker, with the sum of all "
-                "gradients; use ALLREDUCE without the rest, or ADAMW");
+                "gradients; use ALLREDUCE without it, or ADAMW");
 }
 
 // Refuses settings that only rows of tables can obey.

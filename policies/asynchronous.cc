@@ -19,11 +19,6 @@ class Asp final : public OnArrivalPolicy {
  public:
   using OnArrivalPolicy::OnArrivalPolicy;
   std::string name() const override { return "ASP"; }
-  Properties properties() const override { return {}; }
-  bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
-    return SeesOwnWrites(progress, rank, step, depth);
-  }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
     return Scaled();
   }

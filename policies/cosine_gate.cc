@@ -24,11 +24,6 @@ class CosineGate final : public OnArrivalPolicy {
   std::string name() const override {
     return absl::StrCat("COSINE_GATE(", decay_, ", ", cutoff_, ")");
   }
-  Properties properties() const override { return {}; }
-  bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
-    return SeesOwnWrites(progress, rank, step, depth);
-  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t age = std::max<int64_t>(0, progress.version - update.version_read);

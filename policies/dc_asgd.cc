@@ -31,10 +31,6 @@ class DcAsgd final : public OnArrivalPolicy {
     properties.mean_square_decay = compensation_ > 0 ? mean_square_decay_ : 0;
     return properties;
   }
-  bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
-    return SeesOwnWrites(progress, rank, step, depth);
-  }
   Transform OnApply(const RangeProgress&, const Update&, const Group&) const override {
     Transform transform = Scaled();
     transform.compensation = static_cast<float>(compensation_);

@@ -20,11 +20,6 @@ class DelayAdaptive final : public OnArrivalPolicy {
   DelayAdaptive(int64_t full, float scale) : OnArrivalPolicy(scale), full_(full) {}
 
   std::string name() const override { return absl::StrCat("DELAY_ADAPTIVE(", full_, ")"); }
-  Properties properties() const override { return {}; }
-  bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
-    return SeesOwnWrites(progress, rank, step, depth);
-  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t delay = progress.version - update.version_read;

@@ -1,5 +1,6 @@
-// The base class of policies that apply each update when it arrives. They hold nothing, and each
-// update is one tick unless the policy says otherwise.
+// The base class of policies that apply each update when it arrives. They hold nothing. Unless the
+// policy says otherwise, each update is one tick, the policy promises nothing, and a worker waits
+// for nobody: a read waits for the worker's own updates only.
 #ifndef TANDEM_POLICIES_ON_ARRIVAL_H_
 #define TANDEM_POLICIES_ON_ARRIVAL_H_
 
@@ -12,6 +13,11 @@ class OnArrivalPolicy : public UpdatePolicy {
   // Each update is multiplied by `scale`, in addition to the division by n.
   explicit OnArrivalPolicy(float scale) : scale_(scale) {}
 
+  Properties properties() const override { return {}; }
+  bool MayStart(int64_t /*step*/, int64_t /*min_clock*/) const override { return true; }
+  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
+    return SeesOwnWrites(progress, rank, step, depth);
+  }
   Arrival OnArrival(const RangeProgress&, const Update&) const final { return Arrival::kApply; }
   int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const override {
     return pushed.steps;

@@ -23,10 +23,6 @@ class Ringmaster final : public OnArrivalPolicy {
     properties.counts_applied = true;
     return properties;
   }
-  bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
-    return SeesOwnWrites(progress, rank, step, depth);
-  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     return Scaled(progress.version - update.version_read < max_delay_ ? 1.0f : 0.0f);

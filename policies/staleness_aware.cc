@@ -13,11 +13,6 @@ class StalenessAware final : public OnArrivalPolicy {
  public:
   using OnArrivalPolicy::OnArrivalPolicy;
   std::string name() const override { return "STALENESS_AWARE"; }
-  Properties properties() const override { return {}; }
-  bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
-    return SeesOwnWrites(progress, rank, step, depth);
-  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t staleness = progress.version - update.version_read;

@@ -173,7 +173,7 @@ class UpdateOrder final : public OrderState {
     sink->OnAdmit(update, first, finished);
     const bool one_step = first == update.step;
     Pushed pushed = {.steps = Count(now_us, first, finished, &update)};
-    // It comes from no read of this range, so it is as new as the range.
+    // An update without rows comes from no read of this range, so it is as new as the range.
     if (!update.has_rows()) update.version_read = progress_.version;
     sink->OnCounted(&update);
     const Arrival arrival = policy_.OnArrival(progress_, update);

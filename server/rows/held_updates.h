@@ -37,7 +37,7 @@ struct HeldUpdate : policies::Update {
   // a part of those of the worker's first update in the group. The first update then has the
   // gradients of several. -1: the keys are those of the update.
   int64_t rows_before_sum = -1;
-  // Of these rows, if it is measured. It does not move with the range.
+  // The staleness of these rows, if it is measured. A range move leaves it behind.
   RowStaleness row_staleness;
 
   static constexpr bool kHasGradients = true;

@@ -426,7 +426,7 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {}, {"--until", "0.1"}), "for --problem quadratic and tridiagonal");
   expect_refused(Simulate("x", {}, {"--problem", "tridiagonal", "--until", "1"}), "--until must");
   expect_refused(Simulate("x", {"train.max_steps=0"}, {"--problem", "quadratic", "--until", "0.1"}),
-                 "--until: say when a run ends that does not get there");
+                 "--until: the run also needs a limit, because it may never reach this loss");
   expect_refused(Simulate("x", {}, {"--problem", "tridiagonal", "--condition", "2"}),
                  "are for --problem quadratic");
   expect_refused(Simulate("x", {}, {"--problem", "quadratic", "--start", "1"}),

@@ -1,8 +1,10 @@
 """Trains on a table with __arrow_c_stream__, or on the same rows as batches of a list.
 `table_job.py FOLDER WAY`. WAY `list`, `table`; `function`: makes a table for each epoch; `once`: a
-table that can be read once; `dies`: as table, and the process ends once the run in FOLDER has a
-checkpoint. The file FOLDER/batches then has the number of batches of the next process."""
+table that can be read once; `dies`: as table, and the process ends once the newest checkpoint of
+the run in FOLDER is in the middle of an epoch. The file FOLDER/batches then has the number of
+batches of the next process."""
 import glob
+import json
 import os
 import sys
 import time
@@ -66,6 +68,16 @@ class Model(nn.Module):
         return self.top(torch.cat([price.unsqueeze(1), *rows], 1)).squeeze(1)
 
 
+def in_the_middle(manifests):
+    """Whether the newest checkpoint is inside an epoch. An empty step ends an epoch."""
+    steps = []
+    for manifest in manifests:
+        with open(manifest, encoding="utf-8") as file:
+            steps.append(json.load(file)["step"])
+    batches_done = max(steps, default=0) % (-(-ROWS // BATCH) + 1)
+    return 0 < batches_done < -(-ROWS // BATCH)
+
+
 job = tandem.init()
 torch.manual_seed(3)
 model = Model()
@@ -77,7 +89,7 @@ for epoch in job.epochs():
         count += 1
         if WAY == "dies" and not os.path.exists(died):
             time.sleep(.02)
-            if glob.glob(os.path.join(FOLDER, "model", "step-*", "MANIFEST")):
+            if in_the_middle(glob.glob(os.path.join(FOLDER, "model", "step-*", "MANIFEST"))):
                 with open(died, "w", encoding="utf-8") as file:
                     file.write("once")
                 os._exit(1)

@@ -54,8 +54,8 @@ struct QuadraticOptions {
   std::function<absl::Duration()> now;  // virtual time; must be set
 };
 
-// What all workers have seen. A step reads the model when it begins to compute, so its loss is of
-// that time.
+// The losses that all workers have computed. A step reads the model when it begins to compute, so
+// its loss is of that time.
 struct QuadraticLosses {
   double first_sum = 0, last_sum = 0;  // of each worker's first step; of the last tenth of steps
   int64_t first_count = 0, last_count = 0;

@@ -13,7 +13,7 @@
 // The replicas then become the new common model. With rate 1 and no momentum, the result is the
 // average itself, to the bit, because no outer step is computed.
 //
-// With more than one of `momentum_rounds`, N, the momentum enters at each N-th sync round alone
+// If N (`momentum_rounds`) is above 1, the momentum enters only in every N-th sync round
 // (delayed Nesterov: Liu et al. 2024, "Asynchronous local-SGD training for language modeling",
 // algorithm 3 with c = 0). The velocity takes the mean of the N deltas, and each delta counts 1/N:
 //

@@ -295,7 +295,7 @@ job::Overrides Local(const std::string& synchroniser, const std::string& local_s
   return all;
 }
 
-// Of a job whose table catches up. `optimizer`: more of its settings.
+// A job whose table catches up, and its refusal. `optimizer`: more settings of the table.
 Contradiction CatchUp(const std::string& optimizer, const job::Overrides& more,
                       const std::string& message) {
   job::Overrides all = {{"table[0].optimizer", absl::StrCat("{kind: ADAM learning_rate: 1 "
@@ -855,27 +855,27 @@ INSTANTIATE_TEST_SUITE_P(
             {{"dense", "{synchroniser: SERVERS optimizer {kind: MUON learning_rate: 1}}"}},
             "dense.optimizer.kind: MUON not with synchroniser SERVERS: it steps whole matrices on "
             "the processor of each worker, with the sum of all gradients; use ALLREDUCE without "
-            "the rest, or ADAMW"},
+            "it, or ADAMW"},
         Contradiction{{{"dense",
                         "{synchroniser: LOCAL_SGD local_steps {sync_every: 4} "
                         "optimizer {kind: MUON learning_rate: 1}}"}},
                       "dense.optimizer.kind: MUON not with synchroniser LOCAL_SGD: it steps whole "
                       "matrices on the processor of each worker, with the sum of all gradients; "
-                      "use ALLREDUCE without the rest, or ADAMW"},
+                      "use ALLREDUCE without it, or ADAMW"},
         Contradiction{
             {{"dense", "{sharded_optimizer: true optimizer {kind: MUON learning_rate: 1}}"}},
             "dense.optimizer.kind: MUON not with a sharded optimizer: it steps whole matrices on "
             "the processor of each worker, with the sum of all gradients; use ALLREDUCE without "
-            "the rest, or ADAMW"},
+            "it, or ADAMW"},
         Contradiction{{{"policy", "{kind: ASP}"},
                        {"dense", "{quorum: SOLO optimizer {kind: MUON learning_rate: 1}}"}},
                       "dense.optimizer.kind: MUON not with quorum SOLO: it steps whole matrices on "
                       "the processor of each worker, with the sum of all gradients; use ALLREDUCE "
-                      "without the rest, or ADAMW"},
+                      "without it, or ADAMW"},
         Contradiction{{{"dense", "{device: CUDA optimizer {kind: MUON learning_rate: 1}}"}},
                       "dense.optimizer.kind: MUON not with device CUDA: it steps whole matrices on "
                       "the processor of each worker, with the sum of all gradients; use ALLREDUCE "
-                      "without the rest, or ADAMW"},
+                      "without it, or ADAMW"},
         Contradiction{{{"dense.optimizer", "{kind: ROWWISE_ADAM learning_rate: 1}"}},
                       "dense.optimizer.kind: ROWWISE_ADAM has one second moment for a row, and "
                       "parameters of several layers share a block; use ADAM here, and write table "

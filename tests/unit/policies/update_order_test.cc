@@ -165,7 +165,7 @@ TEST(UpdateOrderTest, AGroupMayNeedEachWorkerWithData) {
   EXPECT_THAT(sink.folded, ElementsAre(2, 0));
   sink.Push(0, 2, 3);
   EXPECT_EQ(version(), 4) << "the only worker with data";
-  // What is held when the last data ends is applied.
+  // Held updates are applied when the last data ends.
   sink.Push(1, 2, 4);
   sink.Push(1, 2, 4);
   EXPECT_EQ(version(), 4);

@@ -131,8 +131,8 @@ absl::Status CheckProblemJob(const SimulateFlags& flags, const job::ResolvedJob&
   if (flags.problem.until > 0 && flags.steps == 0 && flags.seconds == 0 &&
       plan.job.train().max_steps() == 0) {
     return absl::InvalidArgumentError(
-        "--until: say when a run ends that does not get there, such as --seconds 1000 (of virtual "
-        "time)");
+        "--until: the run also needs a limit, because it may never reach this loss; add --seconds "
+        "1000 (virtual time) or --steps");
   }
   if (flags.steps >= 0 && flags.steps <= kMaxSteps && flags.seconds >= 0 &&
       std::isfinite(flags.seconds)) {
@@ -529,8 +529,8 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
       "--timing-only, --problem: of each worker; without: the job's train.max_steps, or 1,000");
   app->add_option(
       "--seconds", flags->seconds,
-      "--timing-only, --problem quadratic or tridiagonal: of virtual time, and then it is over; "
-      "without: when all steps are taken");
+      "--timing-only, --problem quadratic or tridiagonal: virtual seconds after which no worker "
+      "begins a step; without: no limit");
   app->add_option("--step-bytes", flags->step_bytes,
                   "--timing-only: of rows that a step reads, and of gradients that it pushes");
   app->add_option("--dense-bytes", flags->dense_bytes, "--timing-only: that an allreduce sums");
