@@ -49,8 +49,11 @@ std::string Join(const nlohmann::json& p, const Words& words) {
   if (p.contains("loss")) measured.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
   if (p.contains("auc")) measured.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
   if (!measured.empty()) parts.push_back(words.training + absl::StrJoin(measured, ", "));
-  parts.push_back(absl::StrFormat("%s %.2f%s%s%.0f", words.staleness, NumberOf(p, "staleness_mean"),
-                                  words.versions, words.maximum, NumberOf(p, "staleness_max")));
+  if (p.contains("staleness_mean")) {  // servers have reported
+    parts.push_back(absl::StrFormat("%s %.2f%s%s%.0f", words.staleness,
+                                    NumberOf(p, "staleness_mean"), words.versions, words.maximum,
+                                    NumberOf(p, "staleness_max")));
+  }
   if (p.contains("seconds_left")) {
     parts.push_back(absl::StrCat(ClockTime(NumberOf(p, "seconds_left")), words.left));
   }

@@ -461,8 +461,10 @@ void JobBook::AddStaleness(JobProgress* progress) const {
   for (const ShardReport& shard : shards_) {
     for (const TableReport& table : shard.table()) {
       const Distribution& staleness = table.version_staleness();
-      progress->staleness_mean = std::max(progress->staleness_mean, Mean(staleness));
-      progress->staleness_max = std::max(progress->staleness_max, staleness.max());
+      if (staleness.count() > 0) {
+        progress->staleness_mean = std::fmax(progress->staleness_mean, Mean(staleness));
+        progress->staleness_max = std::fmax(progress->staleness_max, staleness.max());
+      }
       const double gap = std::min(table.clock_gap().max(), static_cast<double>(kMaxCount));
       if (gap > 0)
         progress->clock_gap_max = std::max(progress->clock_gap_max, static_cast<int64_t>(gap));

@@ -46,7 +46,9 @@ struct JobProgress {
   double done = 0;                // estimated fraction of the job
   double seconds_left = -1;       // -1 = unknown
   // From the last reports of the shards: the largest mean, and the largest maximum, of all tables.
-  double staleness_mean = 0, staleness_max = 0;
+  // NaN: none has arrived that counts an update.
+  double staleness_mean = std::numeric_limits<double>::quiet_NaN();
+  double staleness_max = std::numeric_limits<double>::quiet_NaN();
   int64_t clock_gap_max = 0;
   // The share of samples that counted, from the last reports of the shards; NaN: none has arrived.
   double data_applied = std::numeric_limits<double>::quiet_NaN();

@@ -483,11 +483,13 @@ json ProgressJson(const JobProgress& p) {
               {"max_step", p.max_step},
               {"samples", p.samples},
               {"done", p.done},
-              {"staleness_mean", p.staleness_mean},
-              {"staleness_max", p.staleness_max},
               {"clock_gap_max", p.clock_gap_max}};
   if (std::isfinite(p.samples_per_second)) out["samples_per_second"] = p.samples_per_second;
   if (p.evaluating) out["evaluating"] = true;
+  if (std::isfinite(p.staleness_mean)) {
+    out["staleness_mean"] = p.staleness_mean;
+    out["staleness_max"] = p.staleness_max;
+  }
   if (std::isfinite(p.data_applied)) out["data_applied_share"] = p.data_applied;
   if (std::isfinite(p.loss)) out["loss"] = p.loss;
   if (p.has_loss && !std::isfinite(p.loss)) out["loss_finite"] = false;

@@ -45,6 +45,15 @@ TEST_F(ProgressViewTest, AllThatIsPromisedIsInTheLine) {
             "staleness 1.20 versions, max 5 | 0:42 left");
 }
 
+// A simulation asks its servers for reports only at the end.
+TEST_F(ProgressViewTest, StalenessThatIsNotMeasuredYetIsNotZero) {
+  json progress = Progress(1200);
+  progress.erase("staleness_mean");
+  EXPECT_EQ(cli::ProgressView::Format(progress, 200),
+            "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | "
+            "0:42 left");
+}
+
 TEST_F(ProgressViewTest, AWorkerThatHasNotBegunDoesNotHideTheOthers) {
   json progress = Progress(0);
   progress["max_step"] = 1990;

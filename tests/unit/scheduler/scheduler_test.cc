@@ -395,6 +395,19 @@ TEST(JobBookTest, CountsOfRowsAddUp) {
   EXPECT_EQ(second.Record(At(2)).table(0).row_counts().admitted(), 36u) << "and again";
 }
 
+TEST(JobBookTest, ProgressHasStalenessOnceAShardHasCountedIt) {
+  scheduler::JobBook book(TestPlan(2, 2));
+  ShardReport report = ReportOf(0, 10, 3);
+  ASSERT_TRUE(book.AddShardReport(report).ok());
+  nlohmann::json progress = scheduler::ProgressJson(book.Interval(At(1)));
+  EXPECT_FALSE(progress.contains("staleness_mean") || progress.contains("staleness_max"));
+  SetDistribution(report.mutable_table(0)->mutable_version_staleness(), 4, 6, 5);
+  ASSERT_TRUE(book.AddShardReport(report).ok());
+  progress = scheduler::ProgressJson(book.Interval(At(2)));
+  EXPECT_EQ(progress.value("staleness_mean", 0.0), 1.5);
+  EXPECT_EQ(progress.value("staleness_max", 0.0), 5);
+}
+
 // Tables without rules have the fields that they always had.
 TEST(JobBookTest, OnlyTablesWithRulesHaveCountsOfRows) {
   const job::ResolvedJob plan = TestPlan(2, 2);
