@@ -1,5 +1,4 @@
-// StoreTable is a KEY_VALUE table of a running job: programs read, assign, insert and erase whole
-// rows.
+// StoreTable is a KEY_VALUE table of a running job: programs read, assign, insert and erase rows.
 //
 //   TANDEM_ASSIGN_OR_RETURN(const auto session, Session::Open("tcp://10.0.0.1:41231"));
 //   TANDEM_ASSIGN_OR_RETURN(StoreTable items, StoreTable::Open(session.get(), "items"));
@@ -30,8 +29,7 @@ namespace tandem::client {
 class StoreTable {
  public:
   // `session` must outlive the table. NOT_FOUND: the job has no table of this name.
-  // FAILED_PRECONDITION: the table's policy is not STORE. `within`: how long a call may wait in
-  // total.
+  // FAILED_PRECONDITION: the table's kind is not KEY_VALUE. `within`: the longest wait of a call.
   static absl::StatusOr<StoreTable> Open(Session* session, absl::string_view name,
                                          absl::Duration within = absl::Seconds(60));
 
@@ -39,8 +37,8 @@ class StoreTable {
   int extra_floats() const { return plan_->extra_floats; }
   size_t row_floats() const { return static_cast<size_t>(plan_->dim + plan_->extra_floats); }
 
-  // rows: [keys, row_floats]; rows of absent keys stay as they are. found: [keys], 1 or 0; may be
-  // empty.
+  // rows: [keys, row_floats]; rows of absent keys stay as they are.
+  // found: [keys], 1 or 0; may be empty.
   absl::Status Read(absl::Span<const uint64_t> keys, absl::Span<float> rows,
                     absl::Span<uint8_t> found);
   // rows: [keys, row_floats]. If a key repeats, its last row counts.

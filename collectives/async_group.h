@@ -63,8 +63,7 @@ class AsyncGroup {
   int rank() const { return options_.rank; }
   int ranks() const { return options_.ranks; }
   absl::Duration deadline() const { return options_.deadline; }
-  // This member's address, some hundred bytes. Give it to the other members, and pass theirs to
-  // Connect.
+  // This member's address, some hundred bytes. Pass the addresses of all members to Connect.
   const std::string& address() const { return address_; }
 
   // Connects to the other members in the background. Call it once, with the addresses ordered by
@@ -75,8 +74,7 @@ class AsyncGroup {
   absl::StatusOr<bool> WaitConnected(absl::Time at_most);
 
   // Queues a collective behind those that were started before. `call` makes exactly one call of the
-  // group (group.h); the thread of collectives runs it. FAILED_PRECONDITION: the group is not
-  // connected.
+  // group (group.h); the thread of collectives runs it. FAILED_PRECONDITION: not connected yet.
   absl::StatusOr<Ticket> Start(std::function<absl::StatusOr<Work>(Group&)> call);
   // elements: ElementsCode (types.h).
   absl::StatusOr<Ticket> Send(absl::Span<const uint8_t> data, int to, int64_t tag,
@@ -98,8 +96,7 @@ class AsyncGroup {
   // already gets its result.
   void Forget(Ticket ticket);
 
-  // Says goodbye to the other ranks and ends the threads. Operations that have not ended become
-  // CANCELLED.
+  // Says goodbye to the other ranks and ends the threads. Unfinished operations become CANCELLED.
   void Close();
 
  private:
