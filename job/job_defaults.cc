@@ -81,13 +81,16 @@ void FillPolicy(const Policy& parent, Policy* policy) {
   policies::FillLibraryHash(policy);
 }
 
-// By default a global batch of GBA has as many updates as a synchronous step, and delays count from
-// one update of each worker on.
+// By default a batch of GBA and RENNALA has as many updates as a synchronous step, and delays count
+// from one update of each worker on.
 void FillByWorkers(int workers, Policy* policy) {
   switch (policy->kind()) {
     case Policy::GBA:
       if (!policy->has_batches()) policy->set_batches(workers);
       if (!policy->has_token_gap()) policy->set_token_gap(4);
+      break;
+    case Policy::RENNALA:
+      if (!policy->has_batches()) policy->set_batches(workers);
       break;
     case Policy::RINGMASTER:
       if (!policy->has_max_delay()) policy->set_max_delay(workers);

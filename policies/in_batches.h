@@ -18,7 +18,7 @@ class InBatchesPolicy : public UpdatePolicy {
   bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const final {
     return progress.workers[static_cast<size_t>(rank)].admitted >= step - depth;
   }
-  Arrival OnArrival(const RangeProgress&, const Update& update) const final {
+  Arrival OnArrival(const RangeProgress&, const Update& update) const override {
     // A push without samples belongs to no batch. A skipped one has its place in one, as its read
     // has, and adds nothing.
     return update.samples > 0 || update.skipped ? Arrival::kHold : Arrival::kApply;

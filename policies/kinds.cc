@@ -34,6 +34,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::RINGMASTER, "max_delay async_scale", NewRingmaster},
     {Policy::RINGLEADER, "", NewRingleader},
     {Policy::DELAY_ADAPTIVE, "full_rate_delay async_scale", NewDelayAdaptive},
+    {Policy::RENNALA, "batches", NewRennala},
     {Policy::PLUGIN, "library options", nullptr},
 };
 

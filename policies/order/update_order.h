@@ -59,7 +59,7 @@ inline constexpr int64_t kReadByAnotherRun = -1;
 
 enum class Admission {
   kAdmitted,   // the update is held now, or was applied or dropped
-  kLate,       // the push was admitted, but the policy dropped it because it came too late
+  kLate,       // the push was admitted and dropped, and its worker skips steps for that
   kDuplicate,  // the push was admitted before
   kEarly,      // an earlier step of this worker, or of others, is missing; nothing changed
   kRefused,    // the push violates the protocol
@@ -193,7 +193,7 @@ class UpdateOrder final : public OrderState {
         break;
       case Arrival::kDrop:
         sink->Drop(update);
-        if (update.samples > 0) admission = Admission::kLate;
+        if (properties_.skips && update.samples > 0) admission = Admission::kLate;
         break;
     }
     if (!properties_.holds) clocks_.ShowApplied();
@@ -280,6 +280,7 @@ class UpdateOrder final : public OrderState {
   absl::Status ResumeHeld(const HeldGroups<U>& open, const HeldGroups<U>& delayed,
                           uint64_t last_samples, const Cut& cut, const Join& join) {
     if (resumed_ && properties_.fold_by_worker && !SameUpdates(open, open_)) return OtherProgress();
+    if (resumed_ && properties_.counts_applied && !SameBatches(open, open_)) return OtherProgress();
     if (resumed_ && (open.size() != open_.size() || delayed.size() != delayed_.size())) {
       return OtherFile(open.size(), delayed.size(), open_.size(), delayed_.size());
     }
@@ -443,6 +444,17 @@ class UpdateOrder final : public OrderState {
         }
       }
     }
+  }
+
+  // Whether the groups belong to the same versions and have as many updates and samples. Their
+  // updates may then differ: each row was in one of the ranges alone, and keeps its divisor.
+  static bool SameBatches(const HeldGroups<U>& a, const HeldGroups<U>& b) {
+    bool same = a.size() == b.size();
+    for (size_t i = 0; same && i < a.size(); ++i) {
+      same = a[i].step == b[i].step && a[i].samples == b[i].samples &&
+             a[i].contributions == b[i].contributions;
+    }
+    return same;
   }
 
   // Whether the groups have the same updates, maybe in another order.

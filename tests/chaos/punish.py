@@ -132,8 +132,8 @@ def place(lab, policy, kills, forgeries):
     """kill -9 of workers, rank 0 among them, in a job with dense parameters on servers. Each is replaced, and each
     (worker, step, range) is applied once. forgeries: tries to deceive the checker of the records."""
     # No epoch ends and no checkpoint is made before the last kill: workers at a barrier are not replaced.
-    # GBA holds a part of a batch when a run is stopped, so such a run ends by itself.
-    ends = policy == "gba"
+    # GBA and RENNALA hold a part of a batch when a run is stopped, so such a run ends by itself.
+    ends = policy in ("gba", "rennala")
     job = lab.job(100 * kills if ends else ENDLESS, 10_000, rows=50_000 + 30_000 * kills)
     run = lab.run("place-" + policy, job, [*POLICIES[policy][0], "staleness.record_updates=true", "cluster.ranges_per_shard=2",
                                            "fault_injection.slow_workers={mean_seconds: 0.05}"])

@@ -42,6 +42,7 @@ POLICIES = {
     "gba": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: GBA}"], False),
     "ringmaster": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: RINGMASTER}"], False),
     "ringleader": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: RINGLEADER}"], False),
+    "rennala": (["reproducible=false", "dense.synchroniser=SERVERS", "policy={kind: RENNALA}"], False),
     # Dense parameters in an allreduce.
     "hybrid": (["reproducible=false", "policy={kind: ASP}"], False),
 }

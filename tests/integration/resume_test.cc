@@ -216,6 +216,7 @@ const Settings kPolicies[] = {
     {"ESSP bound: 2 cache_rows: 50", "ESSP bound: 1", "ASP"},
     {"COSINE_GATE age_decay: 0.1 age_cutoff: 4", "ASP", "SSP bound: 1"},
     {"RINGMASTER max_delay: 2", "DELAY_ADAPTIVE full_rate_delay: 1", "RINGLEADER"},
+    {"RENNALA batches: 2", "RENNALA", "RENNALA batches: 1"},
 };
 
 Settings Under(const Settings& policies) {

@@ -607,6 +607,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, ReplacedWorkerTest,
                          testing::Values("kind: ASP", "kind: SSP bound: 2", "kind: ESSP bound: 2",
                                          "kind: GBA batches: 3 token_gap: 1",
                                          "kind: RINGMASTER max_delay: 2", "kind: RINGLEADER",
+                                         "kind: RENNALA batches: 2",
                                          "kind: DC_ASGD compensation: 1e-12"),
                          [](const auto& policy) {
                            const std::string text = policy.param;

@@ -170,6 +170,7 @@ SimJob RandomJob(Random* random) {
                                   "kind: GBA token_gap: 1",
                                   "kind: STALENESS_AWARE",
                                   "kind: RINGLEADER",
+                                  "kind: RENNALA batches: 2",
                                   "kind: SYNC_SWITCH switch_step: 4"};
   SimJob job;
   job.workers = 1 + up_to(3);

@@ -26,7 +26,7 @@ inline std::string Essp(int bound, Random* random) {
 // code that remembers rows as they were read.
 inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  switch (lockstep ? random->Uniform(19) : 2 + random->Uniform(17)) {
+  switch (lockstep ? random->Uniform(20) : 2 + random->Uniform(18)) {
     case 0:
       return "kind: BSP";
     case 1:
@@ -65,6 +65,8 @@ inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
       return "kind: RINGLEADER";
     case 17:
       return absl::StrCat("kind: DELAY_ADAPTIVE full_rate_delay: ", 1 + random->Uniform(4));
+    case 18:
+      return absl::StrCat("kind: RENNALA batches: ", 1 + random->Uniform(5));
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }

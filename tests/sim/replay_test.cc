@@ -28,6 +28,7 @@ constexpr const char* kPolicies[] = {
     "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 4",
     "kind: RINGMASTER max_delay: 2",
     "kind: RINGLEADER",
+    "kind: RENNALA batches: 2",
     "kind: DELAY_ADAPTIVE full_rate_delay: 1",
     "kind: K_BATCH_ASYNC batches: 3",
     "kind: GBA batches: 3 token_gap: 1",
@@ -123,7 +124,7 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     ASSERT_TRUE(recorded.ok());
     CheckedWorldOptions again = RandomWorld(model, loses, random.Next64());
     // A push may wait longer for its turn than an answer may take.
-    if (random.Bernoulli(0.2)) again.compute = absl::Seconds(40);
+    if (random.Bernoulli(0.2)) again.compute = absl::Seconds(35);
     again.limit = absl::Hours(10);
     SimRun free(job, again);
     ASSERT_TRUE(free.ok());

@@ -201,6 +201,7 @@ std::vector<std::string> EveryPolicy() {
           "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 5",
           "kind: RINGMASTER max_delay: 4",
           "kind: RINGLEADER",
+          "kind: RENNALA batches: 2",
           "kind: DELAY_ADAPTIVE full_rate_delay: 2"};
 }
 

@@ -825,35 +825,43 @@ TEST(WorldTest, ACheckpointBehindStepsThatAreLeftOutIsReached) {
   EXPECT_GT(dropped, count);
 }
 
-// One seed, one network: what each policy must be with the knob that makes it ASP, to the last bit,
-// although the optimizer depends on the order of updates.
-TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
+std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> RowsUnder(const std::string& policy) {
   SimJob job;
   job.dense_on_servers = true;
   job.optimizer = "kind: ADAGRAD learning_rate: 0.3";
   job.slow_workers = kExponential;
   job.depth = 1;
   job.epochs = 2;
-  std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;
+  job.policy = policy;
+  CheckedWorldOptions options = EvenWorld(job, 30, TestSeed());
+  options.model.batches = {30, 17, 25};
+  options.explain = false;
+  SimRun run(job, options);
+  EXPECT_TRUE(run.ok()) << policy;
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> rows;
+  for (const auto& [table, key] : run.world->TrainedRows()) {
+    rows[{table, key}] = run.world->Row(table, key);
+  }
+  EXPECT_GT(rows.size(), 10u);
+  return rows;
+}
+
+// One seed, one network: what each policy must be with the knob that makes it ASP, to the last bit,
+// although the optimizer depends on the order of updates.
+TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
+  const auto want = RowsUnder("kind: ASP");
   for (const std::string policy :
-       {"kind: ASP", "kind: K_BATCH_ASYNC batches: 1", "kind: GBA batches: 1 token_gap: 1000",
+       {"kind: K_BATCH_ASYNC batches: 1", "kind: GBA batches: 1 token_gap: 1000",
         "kind: DC_ASGD compensation: 0", "kind: DSSP bound: 1000 upper_bound: 1000",
         "kind: SYNC_SWITCH switch_step: 0", "kind: RINGMASTER max_delay: 1000",
         "kind: DELAY_ADAPTIVE full_rate_delay: 1000"}) {
-    job.policy = policy;
-    CheckedWorldOptions options = EvenWorld(job, 30, TestSeed());
-    options.model.batches = {30, 17, 25};
-    options.explain = false;
-    SimRun run(job, options);
-    ASSERT_TRUE(run.ok()) << policy;
-    std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> rows;
-    for (const auto& [table, key] : run.world->TrainedRows()) {
-      rows[{table, key}] = run.world->Row(table, key);
-    }
-    EXPECT_GT(rows.size(), 10u);
-    if (policy == "kind: ASP") want = rows;
-    EXPECT_EQ(rows, want) << policy;
+    EXPECT_EQ(RowsUnder(policy), want) << policy;
   }
+  EXPECT_NE(RowsUnder("kind: RENNALA batches: 1"), want);
+}
+
+TEST(WorldTest, RennalaWithBatchesOfOneIsRingmasterWithADelayOfOne) {
+  EXPECT_EQ(RowsUnder("kind: RENNALA batches: 1"), RowsUnder("kind: RINGMASTER max_delay: 1"));
 }
 
 // Beside a part that takes every step together nobody says that its data is at an end; what a batch
@@ -861,7 +869,8 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
 // the job.
 TEST(WorldTest, BatchesAreEmptyAtEvaluationsBesideALockstepPart) {
   for (const int max_steps : {0, 10}) {
-    for (const std::string policy : {"kind: K_BATCH_ASYNC batches: 7", "kind: GBA batches: 7"}) {
+    for (const std::string policy :
+         {"kind: K_BATCH_ASYNC batches: 7", "kind: GBA batches: 7", "kind: RENNALA batches: 7"}) {
       SimJob job;
       job.policy = policy;
       job.epochs = max_steps == 0 ? 3 : 1;

@@ -119,7 +119,8 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
       "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, KEY_VALUE, "
-      "ESSP, COSINE_GATE, RINGMASTER, RINGLEADER, DELAY_ADAPTIVE, PLUGIN; did you mean SSP?");
+      "ESSP, COSINE_GATE, RINGMASTER, RINGLEADER, DELAY_ADAPTIVE, PLUGIN, RENNALA, "
+      "ORDERED_MOMENTUM; did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: SDG > }"),
             "job.textproto:1:28: \"SDG\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
@@ -232,11 +233,13 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("batch_size", "64"),
             "--set batch_size=64: no field named \"batch_size\" in tandem.Job; it is found at "
             "train.batch_size");
-  EXPECT_EQ(refusal("policy.kind", "SPP"),
-            "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
-            "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
-            "SYNC_SWITCH, KEY_VALUE, ESSP, COSINE_GATE, "
-            "RINGMASTER, RINGLEADER, DELAY_ADAPTIVE, PLUGIN; did you mean SSP?");
+  EXPECT_EQ(
+      refusal("policy.kind", "SPP"),
+      "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
+      "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
+      "SYNC_SWITCH, KEY_VALUE, ESSP, COSINE_GATE, "
+      "RINGMASTER, RINGLEADER, DELAY_ADAPTIVE, PLUGIN, RENNALA, ORDERED_MOMENTUM; did you mean "
+      "SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -527,6 +530,12 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: K_BATCH_ASYNC batches: 2 token_gap: 1}"}},
                       "policy.token_gap: only for GBA, and the policy is K_BATCH_ASYNC; say kind: "
                       "GBA or drop the token_gap"},
+        Contradiction{{{"policy", "{kind: RENNALA token_gap: 1}"}},
+                      "policy.token_gap: only for GBA, and the policy is RENNALA; say kind: GBA or "
+                      "drop the token_gap"},
+        Contradiction{{{"policy", "{kind: ASP batches: 3}"}},
+                      "policy.batches: only for K_BATCH_ASYNC, GBA and RENNALA, and the policy is "
+                      "ASP; say kind: K_BATCH_ASYNC, GBA or RENNALA, or drop the batches"},
         Contradiction{{{"policy", "{kind: GBA token_gap: -1}"}},
                       "policy.token_gap: -1, must be 0 to 1048576"},
         Contradiction{{{"policy", "{kind: RINGMASTER max_delay: 0}"}},
@@ -1647,12 +1656,15 @@ TEST(PolicyNameTest, AllKinds) {
   EXPECT_EQ(job::PolicyName(policy), "K_BATCH_ASYNC(3)");
 }
 
-// A global batch is that of a synchronous step, wherever the policy stands.
-TEST(JobDefaultsTest, GbaCountsTheWorkers) {
+// A batch is that of a synchronous step, wherever the policy stands.
+TEST(JobDefaultsTest, BatchesCountTheWorkers) {
   const job::ResolvedJob plan = MustResolve({{"cluster.workers", "3"},
                                              {"policy", "{kind: GBA}"},
                                              {"dense.synchroniser", "SERVERS"},
                                              {"dense.policy", "{kind: GBA token_gap: 0}"}});
+  const job::ResolvedJob fresh =
+      MustResolve({{"cluster.workers", "3"}, {"policy", "{kind: RENNALA}"}});
+  EXPECT_EQ(job::PolicyName(fresh.groups[0].policy), "RENNALA(3)");
   EXPECT_EQ(plan.job.table(0).policy().batches(), 3);
   EXPECT_EQ(plan.job.table(0).policy().token_gap(), 4);
   EXPECT_EQ(plan.job.dense().policy().batches(), 3);

@@ -104,6 +104,11 @@ policies::Properties CountsApplied() {
   p.counts_applied = true;
   return p;
 }
+policies::Properties FreshBatches(int64_t batch) {
+  policies::Properties p = InBatches(batch, false);
+  p.counts_applied = true;
+  return p;
+}
 policies::Properties Compensated() {
   policies::Properties p;
   p.rows_as_read = true;
@@ -184,6 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::RINGLEADER, 0, "RINGLEADER", policies::Arrival::kHold, ByWorker(4)},
         Row{Policy::DELAY_ADAPTIVE, 3, "DELAY_ADAPTIVE(3)", policies::Arrival::kApply,
             policies::Properties()},
+        Row{Policy::RENNALA, 3, "RENNALA(3)", policies::Arrival::kHold, FreshBatches(3)},
         Row{Policy::KEY_VALUE, 0, "KEY_VALUE", policies::Arrival::kDrop, Stored()}));
 
 TEST(PolicyKindsTest, AllAreListed) {
@@ -356,7 +362,7 @@ TEST(TransformTest, ShareLeavesOutTheCommonScale) {
 }
 
 TEST(InBatchesTest, WaitForNobodyAndCloseWhenFull) {
-  for (const auto kind : {Policy::K_BATCH_ASYNC, Policy::GBA}) {
+  for (const auto kind : {Policy::K_BATCH_ASYNC, Policy::GBA, Policy::RENNALA}) {
     const auto policy = Make(kind, 3);
     EXPECT_TRUE(policy->MayStart(1000, 0));
     policies::RangeProgress progress = At(2, {5, 0, 0, 0});
@@ -374,7 +380,7 @@ TEST(InBatchesTest, WaitForNobodyAndCloseWhenFull) {
 }
 
 TEST(InBatchesTest, WhatIsLeftIsClosedWhenNobodyHasData) {
-  for (const auto kind : {Policy::K_BATCH_ASYNC, Policy::GBA}) {
+  for (const auto kind : {Policy::K_BATCH_ASYNC, Policy::GBA, Policy::RENNALA}) {
     const auto policy = Make(kind, 3);
     policies::RangeProgress progress = At(2, {5, 1, 1, 1});
     for (int rank = 0; rank < 3; ++rank)
@@ -402,6 +408,18 @@ TEST(GbaTest, TokensThatAreTooOldCountNothing) {
   EXPECT_EQ(factor(3, 2), 0.0f);
   EXPECT_EQ(factor(3, 30), 1.0f) << "ahead of its batch";
   EXPECT_EQ(factor(1000, -1), 1.0f) << "not counted";
+}
+
+TEST(RennalaTest, DropsGradientsOfOlderVersionsAndCountsOthersInFull) {
+  const auto policy = Make(Policy::RENNALA, 3);
+  const policies::RangeProgress now = At(20, {5, 0, 0, 0});
+  EXPECT_EQ(policy->OnArrival(now, Of(0, 4, 20)), policies::Arrival::kHold);
+  EXPECT_EQ(policy->OnArrival(now, Of(0, 4, 21)), policies::Arrival::kHold) << "of another copy";
+  EXPECT_EQ(policy->OnArrival(now, Of(0, 4, 19)), policies::Arrival::kDrop);
+  policies::Update nothing = Of(0, 4, 19);
+  nothing.samples = 0;
+  EXPECT_EQ(policy->OnArrival(now, nothing), policies::Arrival::kApply);
+  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 19)).factor, 1.0f) << "held by another run";
 }
 
 TEST(DcAsgdTest, AsksForRowsAsReadUnlessLambdaIsNought) {
@@ -671,6 +689,7 @@ TEST(NewUpdatePolicyTest, RefusesAPolicyThatLacksAField) {
   EXPECT_THAT(refusal(Policy::BACKUP_WORKERS), HasSubstr("without backups"));
   EXPECT_THAT(refusal(Policy::K_BATCH_ASYNC), HasSubstr("without batches"));
   EXPECT_THAT(refusal(Policy::GBA), HasSubstr("without batches"));
+  EXPECT_THAT(refusal(Policy::RENNALA), HasSubstr("without batches"));
   EXPECT_THAT(refusal(Policy::DC_ASGD), HasSubstr("without a compensation"));
   EXPECT_THAT(refusal(Policy::DSSP), HasSubstr("without a bound"));
   EXPECT_THAT(refusal(Policy::SYNC_SWITCH), HasSubstr("without a switch_step"));

@@ -41,7 +41,11 @@ class TestPolicy : public policies::UpdatePolicy {
 // Drops updates of an older version. The version counts the updates that were applied.
 class OnlyFresh final : public TestPolicy {
  public:
-  Properties properties() const override { return {}; }
+  Properties properties() const override {
+    Properties properties;
+    properties.skips = true;
+    return properties;
+  }
   Arrival OnArrival(const RangeProgress& progress, const Update& update) const override {
     return update.version_read == progress.version ? Arrival::kApply : Arrival::kDrop;
   }
@@ -174,6 +178,41 @@ TEST(UpdateOrderTest, AGroupMayNeedEachWorkerWithData) {
   sink.Push(0, 0, 4, false, true);
   EXPECT_EQ(version(), 5);
   EXPECT_THAT(sink.folded, ElementsAre(1, 1));
+}
+
+// Under RENNALA the order drops updates of an older version, and counts them nowhere. The worker of
+// such an update is not told. An update without rows comes from no read, so it is never old.
+TEST(UpdateOrderTest, ABatchMayRefuseOldUpdates) {
+  Policy config;
+  config.set_kind(Policy::RENNALA);
+  config.set_batches(2);
+  const auto policy = *policies::NewUpdatePolicy(config, 3);
+  Sink sink(*policy);
+  const auto version = [&sink] { return sink.order.progress().version; };
+  sink.Push(0, 8, 0);
+  EXPECT_EQ(version(), 0);
+  sink.Push(1, 8, 0);
+  EXPECT_EQ(version(), 1);
+  EXPECT_EQ(sink.Push(2, 8, 0), Admission::kAdmitted);
+  EXPECT_EQ(sink.dropped, 1);
+  EXPECT_EQ(sink.order.open_batch(), nullptr);
+  EXPECT_EQ(sink.order.progress().workers[2].applied, 1) << "readers see all that counted";
+  sink.Push(2, 8, 1);
+  EXPECT_EQ(sink.Push(0, 8, 0), Admission::kAdmitted);
+  EXPECT_EQ(sink.dropped, 2);
+  EXPECT_EQ(version(), 1);
+  EXPECT_EQ(sink.order.open_batch()->samples, 8u);
+  sink.Push(1, 8, 0, /*rows=*/false);
+  EXPECT_EQ(version(), 2);
+  EXPECT_THAT(sink.folded, ElementsAre(2));
+  // The end of all data closes the open batch, also if its last push is dropped.
+  sink.Push(0, 8, 2);
+  for (const int rank : {1, 2}) sink.Push(rank, 0, 2, /*rows=*/false, /*finished=*/true);
+  EXPECT_EQ(version(), 2) << "worker 0 may have more";
+  sink.Push(0, 8, 1, /*rows=*/true, /*finished=*/true);
+  EXPECT_EQ(version(), 3);
+  EXPECT_THAT(sink.folded, ElementsAre(0));
+  EXPECT_EQ(sink.dropped, 3);
 }
 
 TEST(UpdateOrderTest, APolicySeesTheWholeGroupOfAnUpdate) {

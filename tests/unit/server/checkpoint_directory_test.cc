@@ -1733,7 +1733,8 @@ TEST_F(CheckpointDirectoryTest, WhatPoliciesRememberGoesOn) {
         "kind: DSSP bound: 1 upper_bound: 3", "kind: STALENESS_AWARE",
         "kind: COSINE_GATE age_decay: 0.5 age_cutoff: 2", "kind: SYNC_SWITCH switch_step: 2",
         "kind: SYNC_SWITCH switch_step: 6", "kind: RINGMASTER max_delay: 1",
-        "kind: DELAY_ADAPTIVE full_rate_delay: 1", "kind: RINGLEADER"}) {
+        "kind: DELAY_ADAPTIVE full_rate_delay: 1", "kind: RINGLEADER",
+        "kind: RENNALA batches: 9"}) {
     const job::ResolvedJob plan = CorePlan(policy, 2, 2);
     Table whole(plan, 2), after(plan, 2);
     for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, 20);
@@ -2000,7 +2001,8 @@ TEST_F(FixedDelayTest, WhatWasLoadedMovesWithItsRange) {
 // holds: each file's by itself, because its mean is over other samples. Whatever the policy of the
 // new run, and however its ranges are cut.
 TEST_F(FixedDelayTest, AnOpenBatchIsCheckpointedAndCounts) {
-  for (const char* policy : {"kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 3"}) {
+  for (const char* policy :
+       {"kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 3", "kind: RENNALA batches: 12"}) {
     SCOPED_TRACE(policy);
     const job::ResolvedJob plan = PlanWith(policy);
     Table before(plan, 2);

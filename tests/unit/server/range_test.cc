@@ -764,7 +764,7 @@ TEST_F(RangeTest, ADroppedUpdateForgetsItsRead) {
   Use(policy);
   Read(0, 0);
   EXPECT_GT(range_->held_bytes(), 0u);
-  Give(0, 0, 1, 1, true, -1, server::Range::Admission::kLate);
+  Give(0, 0, 1, 1);
   EXPECT_EQ(range_->held_bytes(), 0u);
   EXPECT_EQ(range_->store().size(), 0) << "neither creates the row";
 }

@@ -681,9 +681,10 @@ TEST_F(ShardSumsTest, AreThoseOfALookAtEachRangeAndWorker) {
   for (const std::string policy :
        {"kind: BSP", "kind: FIXED_DELAY delay: 2", "kind: SSP bound: 2", "kind: ASP",
         "kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 3 token_gap: 1", "kind: RINGLEADER",
-        "kind: RINGMASTER max_delay: 2", "kind: BACKUP_WORKERS backups: 1",
-        "kind: SYNC_SWITCH switch_step: 20", "kind: DC_ASGD compensation: 0.1",
-        "kind: DSSP bound: 1 upper_bound: 3", "kind: ESSP bound: 2 cache_rows: 8"}) {
+        "kind: RINGMASTER max_delay: 2", "kind: RENNALA batches: 3",
+        "kind: BACKUP_WORKERS backups: 1", "kind: SYNC_SWITCH switch_step: 20",
+        "kind: DC_ASGD compensation: 0.1", "kind: DSSP bound: 1 upper_bound: 3",
+        "kind: ESSP bound: 2 cache_rows: 8"}) {
     SCOPED_TRACE(policy);
     Begin(policy);
     max_held_ = 0;

@@ -616,7 +616,9 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
     EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even),
                 ElementsAre(HasSubstr(says)));
   }
-  EXPECT_THAT(plan::Warnings(JobWith("kind: GBA", "synchroniser: SERVERS"), even), IsEmpty());
+  for (const char* const policy : {"kind: GBA", "kind: RENNALA batches: 1"}) {
+    EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even), IsEmpty());
+  }
   const std::string gate = "kind: COSINE_GATE age_decay: 0 age_cutoff: ";
   EXPECT_THAT(plan::Warnings(JobWith(gate + "7", ""), even),
               ElementsAre(HasSubstr("gradients are 7 updates old on average, so an age_cutoff of 7 "
