@@ -58,6 +58,8 @@ absl::Status CheckCluster(const Job& job, int64_t max_workers) {
   return absl::OkStatus();
 }
 
+constexpr absl::string_view kDensePolicy = "dense.policy";
+
 // Checks one policy of the job. A user sees only the first refusal, so causes are checked before
 // their effects: the fields of the policy come first, since its name in later messages contains
 // them, and contradictions with other fields of the job come last.
@@ -68,6 +70,13 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   if (policy.has_upper_bound() && policy.upper_bound() < policy.bound()) {
     return Refuse(path + ".upper_bound", policy.upper_bound(), ", must be at least the bound, ",
                   policy.bound());
+  }
+  if (policy.kind() == Policy::ORDERED_MOMENTUM && path != kDensePolicy) {
+    return Refuse(
+        path + ".kind",
+        "ORDERED_MOMENTUM needs updates that have every row, so it is for dense parameters "
+        "on servers; write dense { synchroniser: SERVERS policy { kind: ORDERED_MOMENTUM } "
+        "optimizer { kind: MOMENTUM } }");
   }
   const std::string name = PolicyName(policy);
   if (policy.has_bound() && job.train().prefetch_steps() > policy.bound()) {
@@ -692,7 +701,14 @@ absl::Status CheckDense(const Job& job) {
       return Refuse("dense.policy.kind",
                     "KEY_VALUE is for tables that programs write; say BSP, or another one");
     }
-    return CheckPolicy("dense.policy", dense.policy(), job);
+    TANDEM_RETURN_IF_ERROR(CheckPolicy(std::string(kDensePolicy), dense.policy(), job));
+    if (dense.policy().kind() == Policy::ORDERED_MOMENTUM &&
+        dense.optimizer().kind() != Optimizer::MOMENTUM) {
+      return Refuse("dense.optimizer.kind", Optimizer::Kind_Name(dense.optimizer().kind()),
+                    " has no momentum for policy ORDERED_MOMENTUM to order; say kind: MOMENTUM, or "
+                    "another dense.policy, such as ASP");
+    }
+    return absl::OkStatus();
   }
   if (dense.has_policy()) {
     return Refuse("dense.policy", "only for synchroniser SERVERS; ",

@@ -26,6 +26,10 @@ struct OptimizerStep {
   int64_t number = 0;
   // The factor of the learning rate: that of the schedule, times that of the policy.
   float rate = 1;
+  // At least 0: the momentum decays once for each group of updates, and only MOMENTUM can do that.
+  // The gradient comes so many groups after its own. -1: it decays with each update.
+  int64_t groups_late = -1;
+  bool begins_group = false;  // the first update of a group
 };
 
 // A matrix among dense parameters: [rows, cols] floats, row by row from element `offset` of their

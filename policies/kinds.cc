@@ -35,6 +35,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::RINGLEADER, "", NewRingleader},
     {Policy::DELAY_ADAPTIVE, "full_rate_delay async_scale", NewDelayAdaptive},
     {Policy::RENNALA, "batches", NewRennala},
+    {Policy::ORDERED_MOMENTUM, "async_scale", NewOrderedMomentum},
     {Policy::PLUGIN, "library options", nullptr},
 };
 

@@ -43,6 +43,7 @@ std::unique_ptr<UpdatePolicy> NewRingmaster(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewRingleader(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDelayAdaptive(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewRennala(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewOrderedMomentum(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewStore(const Policy& config, int workers);
 
 // The factor for each update that is applied by itself: 1 or 1/workers (Policy.async_scale).

@@ -194,6 +194,10 @@ struct Transform {
   // The part of `factor` that all updates of the policy have (Policy.async_scale), so that it says
   // nothing about this one. Above 0.
   float weight = 1;
+  // For momentum in groups of updates (policies/ordered_momentum.cc); optim::OptimizerStep has the
+  // same. Not in a fold.
+  int64_t groups_late = -1;
+  bool begins_group = false;
 
   // How much of the update counts.
   float share() const { return factor * rate / weight; }

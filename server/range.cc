@@ -362,7 +362,7 @@ void Range::Apply(const HeldUpdate& update, const policies::Transform& transform
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
     if (gradients_ != nullptr) gradients_->BeforeStep(update, progress().version, store_);
     Created(PushRows(update, Transformed(update, 1.0f, transform.compensation), scale,
-                     steps_.At(table_->schedule.get(), update.sample_clock, transform.rate),
+                     steps_.At(table_->schedule.get(), update.sample_clock, transform),
                      &pull_times_, &store_, scratch_),
             *this, table_);
     if (gradients_ != nullptr) gradients_->AfterStep(store_, &table_->stats.gradients);
@@ -464,8 +464,8 @@ void Range::FoldInto(const HeldStep& step) {
     const policies::Transform transform = order_.TransformOf(only, step.View());
     if (transform.factor == 0.0f) return;
     Created(PushRows(only, Transformed(only, transform.factor, transform.compensation), factor,
-                     steps_.At(table_->schedule.get(), step.sample_clock, transform.rate),
-                     &pull_times_, &store_, scratch_),
+                     steps_.At(table_->schedule.get(), step.sample_clock, transform), &pull_times_,
+                     &store_, scratch_),
             *this, table_);
     return;
   }
@@ -549,7 +549,8 @@ optim::OptimizerStep Range::FoldUnion(const HeldStep& step) {
     const absl::Span<const float> values = Transformed(u, transform.factor, transform.compensation);
     fold.Add(u.keys.As<uint64_t>(), values.data(), KnownRead(u));
   }
-  return steps_.At(table_->schedule.get(), step.sample_clock, std::isfinite(rate) ? rate : 1);
+  return steps_.At(table_->schedule.get(), step.sample_clock,
+                   {.rate = std::isfinite(rate) ? rate : 1});
 }
 
 // Counts the update and measures its staleness. Call it before the update is applied.

@@ -119,10 +119,14 @@ struct OptimizerSteps {
   // The steps of the present optimizer, the t of Adam that counts by table.
   int64_t taken() const { return stamp - base; }
 
-  // The present step. `schedule`: null if the rate is constant. `rate`: policies::Transform::rate.
-  optim::OptimizerStep At(const optim::Schedule* schedule, int64_t sample_clock, float rate) const {
-    if (schedule != nullptr) rate *= schedule->FactorAt(sample_clock);
-    return {.number = taken(), .rate = rate};
+  // The present step. `schedule`: null if the rate is constant.
+  optim::OptimizerStep At(const optim::Schedule* schedule, int64_t sample_clock,
+                          const policies::Transform& transform) const {
+    const float factor = schedule == nullptr ? 1 : schedule->FactorAt(sample_clock);
+    return {.number = taken(),
+            .rate = transform.rate * factor,
+            .groups_late = transform.groups_late,
+            .begins_group = transform.begins_group};
   }
 
   // The next step begins. Rows that `store` reads catch up to it, also those that are not in it.

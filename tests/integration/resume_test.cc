@@ -205,8 +205,9 @@ TEST_F(ResumeTest, KilledRunsOfBlocksEndWithTheBitsOfOneThatWasNot) {
 
 // ---- every policy -----------------------------------------------------------------------------
 
-// Policies of the two tables and of the dense part on servers; all kinds are here. Checkpoints come
-// every 10 steps, so that they find open batches, steps that wait, and both sides of a switch.
+// Policies of the two tables and of the dense part on servers, and more settings. All kinds are
+// here. Checkpoints come every 10 steps, so that they find open batches, steps that wait, and both
+// sides of a switch.
 const Settings kPolicies[] = {
     {"BSP", "SSP bound: 2", "FIXED_DELAY delay: 4"},
     {"ASP", "BACKUP_WORKERS backups: 0", "STALENESS_AWARE"},
@@ -217,14 +218,16 @@ const Settings kPolicies[] = {
     {"COSINE_GATE age_decay: 0.1 age_cutoff: 4", "ASP", "SSP bound: 1"},
     {"RINGMASTER max_delay: 2", "DELAY_ADAPTIVE full_rate_delay: 1", "RINGLEADER"},
     {"RENNALA batches: 2", "RENNALA", "RENNALA batches: 1"},
+    {"SSP bound: 1", "ASP", "ORDERED_MOMENTUM", "dense.optimizer.kind=MOMENTUM"},
 };
 
 Settings Under(const Settings& policies) {
   const auto policy = [&](size_t i) { return absl::StrCat("policy={kind: ", policies[i], "}"); };
   return Join(
-      Steps(100, 10),
-      {absl::StrCat("table[0].", policy(0)), absl::StrCat("table[1].", policy(1)),
-       absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS", kInOrder[0], kAdam0});
+      Join(Steps(100, 10),
+           {absl::StrCat("table[0].", policy(0)), absl::StrCat("table[1].", policy(1)),
+            absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS", kInOrder[0], kAdam0}),
+      Settings(policies.begin() + 3, policies.end()));
 }
 
 TEST_F(ResumeTest, EveryPolicyIsKilled) {

@@ -1,6 +1,8 @@
 // Bit for bit: BSP over any number of servers, with ranges moving and frames getting lost, with
 // dense parameters on servers or by direct allreduce, is one plain loop; fixed delay is that loop
 // with a queue.
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -233,6 +235,30 @@ TEST(EqualityTest, FixedDelayIsThePlainLoopWithAQueue) {
       job.dense_on_servers = false;
       ExpectReference(job, delay, 0, TestSeed());
     }
+  }
+}
+
+// The updates of a worker alone come in their order, so each is a step of the plain loop. A step
+// has its parts, so it is rounded in another way.
+TEST(EqualityTest, OrderedMomentumOfOneWorkerIsThePlainLoop) {
+  std::vector<std::vector<float>> dense;
+  for (const int servers : {1, 2, 4}) {
+    SimJob job = Base("kind: MOMENTUM learning_rate: 0.05");
+    job.workers = 1;
+    job.servers = servers;
+    job.dense_on_servers = true;
+    job.dense_policy = "kind: ORDERED_MOMENTUM";
+    SimRun run(job, FaultyWorld(job, TestSeed()));
+    ASSERT_TRUE(run.ok());
+    Reference reference(run.plan, run.world->model(), /*delay=*/0, /*dense_delay=*/0);
+    reference.Run();
+    dense.push_back(run.world->DenseValues(0));
+    const std::vector<float> want = reference.Dense();
+    ASSERT_EQ(dense[0].size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(dense[0][i], want[i], 1e-5 * std::max(1.0f, std::abs(want[i])));
+    }
+    EXPECT_EQ(dense.back(), dense.front()) << servers << " servers";
   }
 }
 

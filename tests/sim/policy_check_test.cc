@@ -35,8 +35,8 @@ TEST(PolicyCheckTest, BuiltInPoliciesKeepTheirPromises) {
         "kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 2 token_gap: 1",
         "kind: DC_ASGD compensation: 0.1", "kind: DSSP bound: 1 upper_bound: 4",
         "kind: RINGMASTER max_delay: 2", "kind: RINGLEADER", "kind: RENNALA batches: 2",
-        "kind: DELAY_ADAPTIVE full_rate_delay: 2", "kind: SYNC_SWITCH switch_step: 5",
-        "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 4"}) {
+        "kind: ORDERED_MOMENTUM", "kind: DELAY_ADAPTIVE full_rate_delay: 2",
+        "kind: SYNC_SWITCH switch_step: 5", "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 4"}) {
     const auto report = CheckKind(policy);
     ASSERT_TRUE(report.ok()) << policy << ": " << report.status();
     EXPECT_GT(report->updates, 5000) << policy;

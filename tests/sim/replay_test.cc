@@ -55,8 +55,12 @@ SimJob RandomJob(uint64_t seed, Random* random) {
   job.second_frozen = random->Bernoulli(0.1);
   job.dense_on_servers = random->Bernoulli(0.5);
   if (job.dense_on_servers) job.dense_policy = any();
-  job.optimizer = random->Bernoulli(0.5) ? "kind: ADAGRAD learning_rate: 0.1"
-                                         : "kind: MOMENTUM learning_rate: 0.05";
+  const bool momentum = random->Bernoulli(0.5);
+  job.optimizer =
+      momentum ? "kind: MOMENTUM learning_rate: 0.05" : "kind: ADAGRAD learning_rate: 0.1";
+  if (job.dense_on_servers && momentum && random->Bernoulli(0.5)) {
+    job.dense_policy = "kind: ORDERED_MOMENTUM";
+  }
   job.order = true;
   return job;
 }

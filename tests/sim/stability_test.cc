@@ -291,5 +291,77 @@ TEST(StabilityTest, WhatAFixedDelayMissesIsTheFormula) {
   }
 }
 
+Optimizer Momentum(double rate, double momentum) {
+  Optimizer config;
+  config.set_kind(Optimizer::MOMENTUM);
+  config.set_learning_rate(rate);
+  config.set_momentum(momentum);
+  return config;
+}
+
+Policy OrderedMomentum() {
+  Policy policy;
+  policy.set_kind(Policy::ORDERED_MOMENTUM);
+  policy.set_async_scale(Policy::INVERSE_WORKERS);
+  return policy;
+}
+
+// Gradients in the order of synchronous steps are synchronous steps with momentum.
+TEST(StabilityTest, OrderedMomentumInOrderIsHeavyBall) {
+  constexpr int kWorkers = 4;
+  const Optimizer config = Momentum(0.1, 0.9);
+  Policy bsp;
+  bsp.set_kind(Policy::BSP);
+  OneWeight together(config, bsp, kWorkers), ordered(config, OrderedMomentum(), kWorkers);
+  double largest = 0;
+  for (int64_t step = 0; step < 100; ++step) {
+    const float read = ordered.Weight();
+    ASSERT_NEAR(read, together.Weight(), 1e-5) << step;
+    largest = std::max(largest, std::abs(double{read}));
+    for (int rank = 0; rank < kWorkers; ++rank) {
+      const float noise = 0.1f * static_cast<float>(rank - 1);
+      together.Push(rank, step, step, together.Weight() + noise);
+      ordered.Push(rank, step, step * kWorkers, read + noise);
+    }
+  }
+  EXPECT_GT(largest, 0.5);
+}
+
+// In any order: a simulation in double precision that keeps the gradients of each group, and knows
+// the weights only as those of heavy ball with the gradients that have come. So a gradient changes
+// all steps since its group.
+TEST(StabilityTest, OrderedMomentumIsHeavyBallWithTheGradientsThatHaveCome) {
+  constexpr int kWorkers = 4;
+  constexpr double kRate = 0.05, kMomentum = 0.8;
+  Random random(TestSeed());
+  OneWeight weight(Momentum(kRate, kMomentum), OrderedMomentum(), kWorkers);
+  std::vector<double> sums;  // of the gradients of each group
+  int64_t read_at[kWorkers] = {}, steps[kWorkers] = {};
+  float read[kWorkers];
+  std::fill(std::begin(read), std::end(read), weight.Weight());
+  int64_t most_late = 0;
+  for (int64_t version = 0; version < 400; ++version) {
+    // Worker 0 is slow.
+    const auto rank = static_cast<size_t>(
+        random.Bernoulli(0.05) ? 0 : 1 + random.Uniform(static_cast<uint64_t>(kWorkers - 1)));
+    const int64_t group = version / kWorkers;
+    sums.resize(static_cast<size_t>(group) + 1);
+    const int64_t own = std::min(group, (read_at[rank] + kWorkers - 1) / kWorkers);
+    most_late = std::max(most_late, group - own);
+    sums[static_cast<size_t>(own)] += double{read[rank]} / kWorkers;
+    weight.Push(static_cast<int>(rank), steps[rank]++, read_at[rank], read[rank]);
+    double w = 1, b = 0;
+    for (const double sum : sums) {
+      b = kMomentum * b + sum;
+      w -= kRate * b;
+    }
+    ASSERT_NEAR(weight.Weight(), w, 1e-5) << version;
+    read_at[rank] = weight.version();
+    read[rank] = weight.Weight();
+    ASSERT_EQ(weight.version(), version + 1);
+  }
+  EXPECT_GT(most_late, 3);
+}
+
 }  // namespace
 }  // namespace tandem

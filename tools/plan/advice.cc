@@ -130,7 +130,8 @@ double DelayOf(const Policy& policy, int workers) {
     case Policy::SSP:
     case Policy::ESSP:
     case Policy::DSSP:
-    case Policy::DC_ASGD:      // its compensation is not counted
+    case Policy::DC_ASGD:  // its compensation is not counted
+    case Policy::ORDERED_MOMENTUM:
     case Policy::SYNC_SWITCH:  // after its switch
       // N - 1 on average, whatever the times of steps are. Without a scale, applied at full size.
       return scaled ? 0 : workers - 1;

@@ -661,9 +661,9 @@ void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* 
 
 // Whether each update of a worker is a step of the optimizer by itself (docs/POLICIES.md).
 bool AppliesOneByOne(const Group& group) {
-  constexpr absl::string_view kNames[] = {"ASP",         "SSP",        "ESSP",
-                                          "DSSP",        "DC_ASGD",    "COSINE_GATE",
-                                          "SYNC_SWITCH", "RINGMASTER", "DELAY_ADAPTIVE"};
+  constexpr absl::string_view kNames[] = {
+      "ASP",         "SSP",         "ESSP",       "DSSP",           "DC_ASGD",
+      "COSINE_GATE", "SYNC_SWITCH", "RINGMASTER", "DELAY_ADAPTIVE", "ORDERED_MOMENTUM"};
   for (const StudyRun& run : group.runs) {
     for (const auto& [table, policy] : run.policy) {
       const absl::string_view name = absl::string_view(policy).substr(0, policy.find('('));

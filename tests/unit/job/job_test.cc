@@ -504,10 +504,11 @@ INSTANTIATE_TEST_SUITE_P(
             {{"policy", "{kind: SSP bound: 2}"}, {"train.prefetch_steps", "3"}},
             "policy.bound: SSP(2) with train.prefetch_steps 3; a worker cannot read further ahead "
             "than its bound: raise bound or lower prefetch_steps"},
-        Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
-                      "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
-                      "DC_ASGD, DSSP, SYNC_SWITCH, ESSP, COSINE_GATE, RINGMASTER and "
-                      "DELAY_ADAPTIVE; BSP already takes a mean of several updates"},
+        Contradiction{
+            {{"policy.async_scale", "INVERSE_WORKERS"}},
+            "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
+            "DC_ASGD, DSSP, SYNC_SWITCH, ESSP, COSINE_GATE, RINGMASTER, "
+            "DELAY_ADAPTIVE and ORDERED_MOMENTUM; BSP already takes a mean of several updates"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.quorum", "ALL"}},
                       "dense.quorum: ALL is of sums of gradients, and the synchroniser is SERVERS; "
                       "leave it out"},
@@ -538,6 +539,25 @@ INSTANTIATE_TEST_SUITE_P(
                       "ASP; say kind: K_BATCH_ASYNC, GBA or RENNALA, or drop the batches"},
         Contradiction{{{"policy", "{kind: GBA token_gap: -1}"}},
                       "policy.token_gap: -1, must be 0 to 1048576"},
+        Contradiction{
+            {{"policy", "{kind: ORDERED_MOMENTUM}"}},
+            "policy.kind: ORDERED_MOMENTUM needs updates that have every row, so it is for "
+            "dense parameters on servers; write dense { synchroniser: SERVERS policy { "
+            "kind: ORDERED_MOMENTUM } optimizer { kind: MOMENTUM } }"},
+        Contradiction{{{"table[0].policy", "{kind: ORDERED_MOMENTUM}"}},
+                      "table[0].policy.kind: ORDERED_MOMENTUM needs updates that have every "
+                      "row, so it is for "
+                      "dense parameters on servers; write dense { synchroniser: SERVERS policy { "
+                      "kind: ORDERED_MOMENTUM } optimizer { kind: MOMENTUM } }"},
+        Contradiction{{{"dense.policy", "{kind: ORDERED_MOMENTUM}"}},
+                      "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
+                      "step together"},
+        Contradiction{
+            {{"dense.synchroniser", "SERVERS"},
+             {"dense.optimizer", "{kind: ADAGRAD learning_rate: 0.1}"},
+             {"dense.policy", "{kind: ORDERED_MOMENTUM}"}},
+            "dense.optimizer.kind: ADAGRAD has no momentum for policy ORDERED_MOMENTUM to "
+            "order; say kind: MOMENTUM, or another dense.policy, such as ASP"},
         Contradiction{{{"policy", "{kind: RINGMASTER max_delay: 0}"}},
                       "policy.max_delay: 0, must be 1 to 1048576"},
         Contradiction{{{"policy", "{kind: ASP max_delay: 3}"}},
@@ -1682,6 +1702,11 @@ TEST(JobDefaultsTest, DelaysCountFromTheWorkersOn) {
                                              {"dense.policy", "{kind: DELAY_ADAPTIVE}"}});
   EXPECT_EQ(plan.job.table(0).policy().max_delay(), 3);
   EXPECT_EQ(plan.job.dense().policy().full_rate_delay(), 3);
+  const job::ResolvedJob ordered = MustResolve(
+      {{"dense",
+        "{synchroniser: SERVERS policy {kind: ORDERED_MOMENTUM async_scale: INVERSE_WORKERS} "
+        "optimizer {kind: MOMENTUM learning_rate: 0.1 clip_norm: 1}}"}});
+  EXPECT_EQ(job::PolicyName(ordered.groups[1].policy), "ORDERED_MOMENTUM");
   const job::ResolvedJob own = MustResolve({{"policy", "{kind: RINGMASTER max_delay: 7}"}});
   EXPECT_EQ(job::PolicyName(own.groups[0].policy), "RINGMASTER(7)");
 }

@@ -389,6 +389,39 @@ TEST(AdamTest, CorrectionsContinueBeyondTheirTable) {
   }
 }
 
+// Ten groups of five gradients, each of its own group or of an earlier one: in the end the momentum
+// and the weights are those of ten steps of heavy ball, each with the sum of its group.
+TEST(MomentumTest, AGradientThatComesGroupsLateCountsAsIfItHadComeInItsOwn) {
+  constexpr int kGroups = 10, kUpdates = 5, kDim = 19;
+  Random random(TestSeed());
+  Optimizer config = Config(Optimizer::MOMENTUM);
+  config.set_momentum(0.8);
+  const auto optimizer = *optim::NewRowOptimizer(config);
+  for (const int most_late : {0, 1, 9}) {
+    Rows rows(*optimizer, kDim, 1);
+    rows.weights[0] = RandomFloats(random, kDim);
+    Vector w(rows.weights[0].begin(), rows.weights[0].end()), b(kDim);
+    std::vector<Vector> sums(kGroups, Vector(kDim));
+    for (int i = 0; i < kGroups * kUpdates; ++i) {
+      const int group = i / kUpdates;
+      const int late =
+          std::min(group, static_cast<int>(random.Uniform(static_cast<uint64_t>(most_late) + 1)));
+      const std::vector<float> g = RandomFloats(random, kDim);
+      rows.Apply(*optimizer, g, 0.5f, 0, 1,
+                 {.rate = 2, .groups_late = late, .begins_group = i % kUpdates == 0});
+      for (size_t j = 0; j < kDim; ++j) sums[static_cast<size_t>(group - late)][j] += 0.5 * g[j];
+    }
+    for (const Vector& sum : sums) {
+      for (size_t j = 0; j < kDim; ++j) {
+        b[j] = 0.8 * b[j] + sum[j];
+        w[j] -= 2 * 0.05 * b[j];
+      }
+    }
+    EXPECT_LT(LargestDifference(rows.weights[0], w), 1e-5) << most_late;
+    EXPECT_LT(LargestDifference(rows.slots[0], b), 1e-5) << most_late;
+  }
+}
+
 // A count that no run of ours wrote (a file made by hand) is computed with, never indexed with.
 TEST(AdamTest, AnImpossibleStepCountReadsNoMemory) {
   const auto optimizer = *optim::NewRowOptimizer(Config(Optimizer::ADAM));

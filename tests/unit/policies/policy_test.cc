@@ -190,6 +190,8 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::DELAY_ADAPTIVE, 3, "DELAY_ADAPTIVE(3)", policies::Arrival::kApply,
             policies::Properties()},
         Row{Policy::RENNALA, 3, "RENNALA(3)", policies::Arrival::kHold, FreshBatches(3)},
+        Row{Policy::ORDERED_MOMENTUM, 0, "ORDERED_MOMENTUM", policies::Arrival::kApply,
+            CountsApplied()},
         Row{Policy::KEY_VALUE, 0, "KEY_VALUE", policies::Arrival::kDrop, Stored()}));
 
 TEST(PolicyKindsTest, AllAreListed) {
@@ -420,6 +422,34 @@ TEST(RennalaTest, DropsGradientsOfOlderVersionsAndCountsOthersInFull) {
   nothing.samples = 0;
   EXPECT_EQ(policy->OnArrival(now, nothing), policies::Arrival::kApply);
   EXPECT_EQ(policy->OnApply(now, Of(0, 4, 19)).factor, 1.0f) << "held by another run";
+}
+
+// Of four workers: updates 0 to 3 are group 0, and gradients of the rows after 1 to 4 updates
+// belong to group 1.
+TEST(OrderedMomentumTest, CountsInGroupsHowLateAGradientIs) {
+  const auto policy = Make(Policy::ORDERED_MOMENTUM);
+  const auto at = [&](int64_t version, int64_t version_read) {
+    return policy->OnApply(At(version, {1, 1, 1, 1}), Of(1, 0, version_read));
+  };
+  EXPECT_EQ(at(0, 0).groups_late, 0);
+  EXPECT_EQ(at(3, 0).groups_late, 0);
+  EXPECT_EQ(at(4, 0).groups_late, 1);
+  EXPECT_EQ(at(4, 1).groups_late, 0);
+  EXPECT_EQ(at(7, 4).groups_late, 0);
+  EXPECT_EQ(at(11, 4).groups_late, 1);
+  EXPECT_EQ(at(11, 0).groups_late, 2);
+  EXPECT_EQ(at(2, 1).groups_late, 0) << "its group has not begun";
+  EXPECT_TRUE(at(0, 0).begins_group);
+  EXPECT_FALSE(at(3, 0).begins_group);
+  EXPECT_TRUE(at(8, 0).begins_group);
+  EXPECT_EQ(at(11, 0).share(), 1.0f);
+  const policies::RangeProgress now = At(4, {1, 1, 1, 1});
+  EXPECT_EQ(policy->Ticks(now, {}, {.steps = 1, .applied = 1}), 1);
+  EXPECT_EQ(policy->Ticks(now, {}, {.steps = 3, .applied = 0}), 0) << "without samples";
+  EXPECT_EQ(
+      Make(Policy::ORDERED_MOMENTUM, 0, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 0)).factor,
+      0.25f);
+  EXPECT_EQ(Make(Policy::ASP)->OnApply(now, Of(0, 0)).groups_late, -1);
 }
 
 TEST(DcAsgdTest, AsksForRowsAsReadUnlessLambdaIsNought) {

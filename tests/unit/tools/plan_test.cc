@@ -616,6 +616,10 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
     EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even),
                 ElementsAre(HasSubstr(says)));
   }
+  job::ResolvedJob ordered = JobWith("kind: ASP", "synchroniser: SERVERS");
+  for (job::GroupPlan& group : ordered.groups) group.policy.set_kind(Policy::ORDERED_MOMENTUM);
+  EXPECT_THAT(plan::Warnings(ordered, even),
+              ElementsAre(HasSubstr("its updates are applied 7 updates late")));
   for (const char* const policy : {"kind: GBA", "kind: RENNALA batches: 1"}) {
     EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even), IsEmpty());
   }
