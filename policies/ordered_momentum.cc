@@ -1,13 +1,14 @@
 // ORDERED_MOMENTUM, ordered momentum or OrMo (Shi, Yang, Li 2024, "Ordered momentum for
-// asynchronous SGD"). It is ASP for an optimizer with momentum in which a late gradient counts as
-// if it had come in its turn.
+// asynchronous SGD"). The policy is ASP for an optimizer with momentum in which a late gradient
+// counts as if it had come in its group.
 //
-// Of K workers, updates 0 to K - 1 of a range are group 0, the next K are group 1, and so on. The
+// With K workers, updates 0 to K - 1 of a range are group 0, the next K are group 1, and so on. The
 // momentum decays once for each group, as it does once for each step of synchronous SGD. A
 // gradient that was computed after v updates belongs to group ceil(v / K): the K gradients of the
-// first rows to group 0, those of the rows after 1 to K updates to group 1. If the gradient comes
-// `late` groups after its own, then the momentum gets the part that would be left of it by then,
-// and the weights get all that it would have moved them. optim/momentum.cc has the formulas.
+// first rows to group 0, those of the rows after 1 to K updates to group 1. If a gradient comes
+// `late` groups after its own, the momentum gets the part of the gradient that would be left by
+// then. The weights move as far as the gradient would have moved them by then. optim/momentum.cc
+// has the formulas.
 //
 // A gradient of a group that has not begun counts in the present one. The version counts updates
 // with samples alone, since no other update is one of the K.

@@ -95,8 +95,6 @@ class Plugin final : public UpdatePolicy {
   }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group& group) const override {
-    // The rank and the step of another run mean nothing to the library.
-    if (update.version_read < 0) return {};
     const tandem_policy_range range = RangeOf(progress);
     const tandem_policy_update its = UpdateOf(update);
     const tandem_policy_group of = {group.size(), group.samples()};

@@ -25,8 +25,9 @@ struct Properties {
   // number of updates of a worker. Their gradients are added up while they wait, so that they take
   // at most about twice the memory of the rows of `batch` workers.
   bool fold_by_worker = false;
-  // The version counts applied updates, or batches of them, alone. Each range drops updates by
-  // itself, so the ranges of a table may have different versions at the same steps.
+  // The version counts applied updates with samples, or batches of them, alone. So the steps of the
+  // workers do not tell the version. A policy that drops updates does so in each range by itself,
+  // so the ranges of a table may have different versions at the same steps.
   bool counts_applied = false;
   int64_t delay = 0;  // closed groups that wait before the oldest one is applied
   // A worker starts step k only if all other workers with data have pushed the steps below k -

@@ -65,8 +65,8 @@ absl::Status Range::LoadCheckpoint(const RangeImage& image, BufferSource& source
   }
   if (table_->plan->dense && batches > 0 && order_.properties().batch == 0) {
     return absl::FailedPreconditionError(
-        "has an open batch of updates of the dense parameters; hint: use policy K_BATCH_ASYNC or "
-        "GBA");
+        "has an open batch of updates of the dense parameters; hint: use policy K_BATCH_ASYNC, GBA "
+        "or RENNALA");
   }
   TANDEM_RETURN_IF_ERROR(order_.Load(saved, batches, [&](const HeldUpdate& update) {
     HeldUpdate part = CutUpdate(update, store_, begin_, end_, source);

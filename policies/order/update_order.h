@@ -59,7 +59,7 @@ inline constexpr int64_t kReadByAnotherRun = -1;
 
 enum class Admission {
   kAdmitted,   // the update is held now, or was applied or dropped
-  kLate,       // the push was admitted and dropped, and its worker skips steps for that
+  kLate,       // the push was admitted and dropped, and its worker skips steps because of that
   kDuplicate,  // the push was admitted before
   kEarly,      // an earlier step of this worker, or of others, is missing; nothing changed
   kRefused,    // the push violates the protocol
@@ -87,8 +87,10 @@ class OrderState {
   const RangeProgress& progress() const { return progress_; }
   // The samples of the step that was closed last; 1 if all workers with data skipped it.
   uint64_t last_closed_samples() const { return last_closed_samples_; }
-  // How an update of a group in Fold changes.
+  // How an update of a group in Fold changes. An update of another run counts in full, because its
+  // rank, step and version mean nothing to the policy of this run.
   Transform TransformOf(const Update& update, const Group& group) const {
+    if (update.version_read == kReadByAnotherRun) return {};
     return policy_.OnApply(progress_, update, group);
   }
   bool HasAdmitted(int rank, int64_t step) const {
@@ -425,8 +427,9 @@ class UpdateOrder final : public OrderState {
       HeldGroup<U>& group = resumed_ ? (*groups)[i] : groups->Add();
       group.step = saved[i].step;
       group.samples = saved[i].samples;
-      group.sample_clock = saved[i].sample_clock;
-      group.skipped = saved[i].skipped;
+      // The batches of two files may have other updates, so their clocks may differ.
+      group.sample_clock = std::max(group.sample_clock, saved[i].sample_clock);
+      group.skipped |= saved[i].skipped;
       group.contributions = saved[i].contributions;
       for (const U& update : saved[i].updates) {
         U part = cut(update);

@@ -673,6 +673,19 @@ bool AppliesOneByOne(const Group& group) {
   return false;
 }
 
+// Whether a step of the optimizer is a mean of more or fewer updates than there are workers.
+bool HasOtherBatches(const Group& group) {
+  constexpr absl::string_view kNames[] = {"K_BATCH_ASYNC", "GBA", "RENNALA"};
+  for (const StudyRun& run : group.runs) {
+    for (const auto& [table, policy] : run.policy) {
+      const absl::string_view name = absl::string_view(policy).substr(0, policy.find('('));
+      if (std::find(std::begin(kNames), std::end(kNames), name) == std::end(kNames)) continue;
+      if (policy != absl::StrCat(name, "(", run.by_worker.size(), ")")) return true;
+    }
+  }
+  return false;
+}
+
 // Adds a note if some of the variations make more steps of the optimizers with the same rate.
 void NoteSteps(const StudyRuns& plan, const std::vector<Group>& groups,
                std::vector<std::string>* notes) {
@@ -682,7 +695,9 @@ void NoteSteps(const StudyRuns& plan, const std::vector<Group>& groups,
     size_t workers = 0;
     for (const Group& group : groups) {
       if (group.among != among || group.policy.empty()) continue;
-      (AppliesOneByOne(group) ? more : once).push_back(NameAmong(group.variation, among));
+      const bool one_by_one = AppliesOneByOne(group);
+      if (!one_by_one && HasOtherBatches(group)) continue;
+      (one_by_one ? more : once).push_back(NameAmong(group.variation, among));
       for (const StudyRun& run : group.runs) workers = std::max(workers, run.by_worker.size());
     }
     if (more.empty() || once.empty() || workers < 2) continue;

@@ -421,7 +421,10 @@ TEST(RennalaTest, DropsGradientsOfOlderVersionsAndCountsOthersInFull) {
   policies::Update nothing = Of(0, 4, 19);
   nothing.samples = 0;
   EXPECT_EQ(policy->OnArrival(now, nothing), policies::Arrival::kApply);
-  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 19)).factor, 1.0f) << "held by another run";
+  nothing.skipped = true;
+  nothing.version_read = 20;
+  EXPECT_EQ(policy->OnArrival(now, nothing), policies::Arrival::kApply) << "no gradient";
+  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 20)).factor, 1.0f);
 }
 
 // Of four workers: updates 0 to 3 are group 0, and gradients of the rows after 1 to 4 updates

@@ -215,6 +215,33 @@ TEST(UpdateOrderTest, ABatchMayRefuseOldUpdates) {
   EXPECT_EQ(sink.dropped, 3);
 }
 
+// Ranges that dropped different updates may have batches with different clocks.
+TEST(UpdateOrderTest, ABatchOfSeveralFilesHasTheLatestClock) {
+  Policy config;
+  config.set_kind(Policy::RENNALA);
+  config.set_batches(3);
+  const auto policy = *policies::NewUpdatePolicy(config, 3);
+  Sink sink(*policy);
+  for (const int64_t sample_clock : {40, 24}) {
+    policies::HeldGroups<TestUpdate> open, delayed;
+    policies::HeldGroup<TestUpdate>& batch = open.Add();
+    batch.samples = 8;
+    batch.contributions = 1;
+    batch.sample_clock = sample_clock;
+    batch.skipped = sample_clock == 40;
+    ASSERT_EQ(sink.order.ResumeProgress(sink.order.progress()), absl::OkStatus());
+    ASSERT_EQ(sink.order.ResumeHeld(
+                  open, delayed, /*last_samples=*/0, [](const TestUpdate& u) { return u; },
+                  [](const TestUpdate&, TestUpdate*) {}),
+              absl::OkStatus());
+    ASSERT_EQ(sink.order.FinishResume(), absl::OkStatus());
+  }
+  ASSERT_NE(sink.order.open_batch(), nullptr);
+  EXPECT_EQ(sink.order.open_batch()->sample_clock, 40);
+  EXPECT_TRUE(sink.order.open_batch()->skipped);
+  EXPECT_EQ(sink.order.open_batch()->samples, 8u);
+}
+
 TEST(UpdateOrderTest, APolicySeesTheWholeGroupOfAnUpdate) {
   const EqualWorkers policy;
   Sink sink(policy);
