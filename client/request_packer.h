@@ -41,7 +41,7 @@ class RequestPacker {
   // Packs all slices of a push in place. at[i][k] becomes the place of the gradient of key k of
   // input i.
   void PackInPlace(ClientRequest* request, std::vector<std::vector<float*>>* at);
-  // Packs a push, if one of its tables has several copies. Call it before the first frame is made.
+  // Packs a push, if one of its tables has several copies. Call it before its first frame is made.
   void PackAheadOfCopies(ClientRequest* request);
   // Makes a frame of these slices. Slices that travel for the first time are packed first.
   Frame MakeFrame(ClientRequest* request, uint64_t number, absl::Span<const uint32_t> slices);

@@ -410,7 +410,7 @@ void AsyncGroup::Fail(const absl::Status& why) {
 
 // Returns the failure that all ranks agree on. The rank that this thread saw leaving may be
 // innocent: maybe it left because a third rank was lost. The mailbox soon hears which rank is
-// really lost, so this thread waits a short time for that news before it returns its own.
+// really lost, so this thread waits a short time for that news before it returns what it saw.
 absl::Status AsyncGroup::Agree(const absl::Status& seen) {
   const absl::optional<int> lost = LostPeer(seen);
   const absl::Time by = MonotonicNow() + kFirstHand;

@@ -49,6 +49,7 @@ TEST_F(ProgressViewTest, AllThatIsPromisedIsInTheLine) {
 TEST_F(ProgressViewTest, StalenessThatIsNotMeasuredYetIsNotZero) {
   json progress = Progress(1200);
   progress.erase("staleness_mean");
+  progress.erase("staleness_max");
   EXPECT_EQ(cli::ProgressView::Format(progress, 200),
             "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | "
             "0:42 left");
