@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "optim/row_rounding.h"
 #include "policies/policy.h"
 
 namespace tandem::client {
@@ -29,6 +30,27 @@ FrameHeader PullHeader(uint32_t group, int64_t step, uint8_t flags) {
   header.group = group;
   header.step = step;
   return header;
+}
+
+// The words of 4 bytes that each row of a slice takes on the wire.
+uint32_t RowWords(const job::ResolvedJob& plan, const ClientRequest& request,
+                  const ClientRequest::Slice& slice) {
+  const Table::Dtype type = plan.tables[request.keys[slice.input].table].wire_dtype();
+  return static_cast<uint32_t>(optim::WireWords(type, request.row_floats[slice.input]));
+}
+
+// The rows of a slice as floats, [rows, dim]: where they have arrived, or else in `expanded`.
+const float* RowsAsFloats(const job::ResolvedJob& plan, const ClientRequest& request,
+                          const ClientRequest::Slice& slice, const float* words,
+                          BufferSource& buffers, Buffer* expanded) {
+  if (slice.rows == 0) return words;
+  const Table::Dtype type = plan.tables[request.keys[slice.input].table].wire_dtype();
+  if (optim::ElementBytes(type) == sizeof(float)) return words;
+  const size_t dim = request.row_floats[slice.input];
+  *expanded = buffers.Alloc(slice.rows * dim * sizeof(float));
+  float* const floats = expanded->MutableAs<float>().data();
+  optim::ExpandWireRows(type, dim, slice.rows, words, floats);
+  return floats;
 }
 
 }  // namespace
@@ -457,7 +479,7 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                                                             frame.entry_count,
                                                             " slices, asked for ", slices.size())));
   }
-  const float* values = frame.values().As<float>().data();
+  const float* words = frame.values().As<float>().data();
   const bool evaluate = (request->header.flags & kFlagEvaluate) != 0;
   std::vector<int64_t>* const versions =
       evaluate ? nullptr
@@ -469,16 +491,18 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
       Refuse(now, frame, &slice);
       continue;
     }
-    const uint32_t width = slice.rows > 0 ? request->row_floats[slice.input] : e.row_floats;
+    const uint32_t width = slice.rows > 0 ? RowWords(plan_, *request, slice) : e.row_floats;
     if (e.range != slice.range || e.rows != slice.rows || e.row_floats != width) {
       return Finish(request, absl::InternalError(absl::StrCat(
                                  flight->to.DebugString(), " answered range ", e.range, " with ",
-                                 e.rows, " rows of ", e.row_floats, " floats; asked for range ",
+                                 e.rows, " rows of ", e.row_floats, " words; asked for range ",
                                  slice.range, ", ", slice.rows, " rows of ", width)));
     }
+    Buffer expanded;
+    const float* const values = RowsAsFloats(plan_, *request, slice, words, buffers_, &expanded);
     if (slice.rows > 0 && request->in_place) {
       request->range_rows[slice.range] = values;
-      request->kept_rows[slice.input]->Keep(frame.values());
+      request->kept_rows[slice.input]->Keep(expanded.data() == nullptr ? frame.values() : expanded);
       if ((request->header.flags & kFlagKeep) != 0) {
         cache_.OnPulled(slice.range, request->header.step, e.version, e.clock,
                         request->packed_keys.As<uint64_t>().subspan(slice.key_offset, slice.rows),
@@ -487,7 +511,7 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
     } else if (slice.rows > 0) {
       request->CopyRows(slice, values);
     }
-    values += size_t{e.rows} * e.row_floats;
+    words += size_t{e.rows} * e.row_floats;
     if (versions != nullptr) {
       const bool some_cached = !request->cached_versions.empty();
       (*versions)[e.range] =

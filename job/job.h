@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "optim/row_dtype.h"
 #include "policies/properties.h"
 #include "proto/job.pb.h"
 #include "proto/range_map.h"
@@ -41,6 +42,7 @@ struct TablePlan {
   bool store = false;    // kind KEY_VALUE: programs write the rows; the model does not read them
   int extra_floats = 0;  // KEY_VALUE tables: floats of a row in addition to `dim`
   Table::Placement placement = Table::SERVERS;  // where the rows live
+  optim::RowTypes types;                        // of rows as they are stored
   int64_t expected_rows = 0;
   std::vector<std::string> fields;
   Initializer initializer;
@@ -49,6 +51,9 @@ struct TablePlan {
   Eviction eviction;   // none if the job only evaluates
   uint32_t group = 0;  // index in ResolvedJob::groups
 
+  // How pulled rows travel: as they are stored. A row that is caught up to the present step
+  // (Optimizer::catch_up) is none that is stored.
+  Table::Dtype wire_dtype() const { return optimizer.catch_up() ? Table::F32 : types.row; }
   bool of_model() const { return !dense && !store; }
   // Whether a rule keeps some ids without a row. A rule that admits every id is none.
   bool has_row_rules() const {

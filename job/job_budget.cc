@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "job/row_shape.h"
 #include "optim/optimizer.h"
+#include "optim/row_format.h"
 
 namespace tandem::job {
 namespace {
@@ -218,8 +219,17 @@ double FloatsOfRow(const ResolvedJob& plan, const TablePlan& table) {
   return table.dim + slots + clock + (squares ? table.dim : 0);
 }
 
+double StoredBytesOfRow(const ResolvedJob& plan, const TablePlan& table) {
+  const double bytes = FloatsOfRow(plan, table) * sizeof(float);
+  const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
+  if (!optimizer.ok()) return bytes;
+  const optim::RowFormat format(table.types, table.dim, **optimizer);
+  const optim::RowFormat floats({}, table.dim, **optimizer);
+  return bytes - static_cast<double>(floats.row_bytes() - format.row_bytes());
+}
+
 double BytesOfRow(const ResolvedJob& plan, const TablePlan& table) {
-  return (FloatsOfRow(plan, table) * sizeof(float) + kIndexBytes) * kSlack;
+  return (StoredBytesOfRow(plan, table) + kIndexBytes) * kSlack;
 }
 
 int64_t RowsExpected(const TablePlan& table) {

@@ -35,8 +35,11 @@ int64_t HeldBytes(const ResolvedJob& plan);
 absl::Status CheckHeldBytes(const ResolvedJob& plan);
 
 // The values of a row of the table on a server, in floats: weights, optimizer slots, a clock if the
-// table has eviction, and the mean squares of DC_ASGD. A checkpoint has these and the key.
+// table has eviction, and the mean squares of DC_ASGD. A copy for a checkpoint has these and the
+// key, all as floats.
 double FloatsOfRow(const ResolvedJob& plan, const TablePlan& table);
+// The bytes of these values in the types of the table. A checkpoint has these and the key.
+double StoredBytesOfRow(const ResolvedJob& plan, const TablePlan& table);
 // The memory of such a row, with its place in the index.
 double BytesOfRow(const ResolvedJob& plan, const TablePlan& table);
 // The rows that the table is expected to have at most: expected_rows, and max_rows of LRU.

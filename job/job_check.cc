@@ -1,6 +1,7 @@
 #include "job/job_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -20,6 +21,7 @@
 #include "job/step_time_check.h"
 #include "job/user_module.h"
 #include "optim/own_settings.h"
+#include "optim/row_dtype.h"
 #include "policies/kinds.h"
 
 namespace tandem::job {
@@ -74,9 +76,9 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   if (policy.kind() == Policy::ORDERED_MOMENTUM && path != kDensePolicy) {
     return Refuse(
         path + ".kind",
-        "ORDERED_MOMENTUM needs updates that have every row, so it is for dense parameters "
-        "on servers; write dense { synchroniser: SERVERS policy { kind: ORDERED_MOMENTUM } "
-        "optimizer { kind: MOMENTUM } }");
+        "ORDERED_MOMENTUM needs updates that have every row, so it is for dense parameters on "
+        "servers; say another policy here, and dense { synchroniser: SERVERS optimizer { kind: "
+        "MOMENTUM learning_rate: 0.01 } policy { kind: ORDERED_MOMENTUM } }");
   }
   const std::string name = PolicyName(policy);
   if (policy.has_bound() && job.train().prefetch_steps() > policy.bound()) {
@@ -191,6 +193,10 @@ absl::Status CheckStoreTable(const std::string& path, const Table& table, const 
   if (table.has_admission()) return refuse("admission", "programs insert its rows");
   if (table.has_eviction()) return refuse("eviction", "programs erase its rows");
   if (table.ids_per_field() != 0) return refuse("ids_per_field", "no sample has ids of it");
+  if (table.row_dtype() > Table::F32 || table.state_dtype() > Table::F32) {
+    return refuse(table.row_dtype() > Table::F32 ? "row_dtype" : "state_dtype",
+                  "programs read the floats that they have written");
+  }
   if (table.placement() != Table::PLACEMENT_UNSPECIFIED && table.placement() != Table::SERVERS) {
     return Refuse(path + ".placement", Table::Placement_Name(table.placement()),
                   ", but the rows of a KEY_VALUE table are on servers; leave it out");
@@ -262,6 +268,18 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
     return Refuse(path + ".optimizer",
                   "MUON is for the matrices of dense parameters, and a table has rows; say "
                   "optimizer { kind: ADAMW learning_rate: 0.001 }, or another one");
+  }
+  // No number that NORMAL draws from 53 bits is 8.6 deviations away from 0.
+  const bool normal = table.initializer().kind() == Initializer::NORMAL;
+  const double largest = std::abs(table.initializer().scale()) * (normal ? 8.6 : 1);
+  if (table.row_dtype() == Table::F16 && largest > optim::kMaxF16) {
+    return Refuse(absl::StrCat(path, ".initializer.scale"), table.initializer().scale(),
+                  ", but F16 has no number above ", optim::kMaxF16, "; say row_dtype: BF16");
+  }
+  if (table.state_dtype() == Table::F16) {
+    return Refuse(path + ".state_dtype",
+                  "F16, whose smallest number is 6e-8, and squares of gradients are smaller; say "
+                  "BF16, or leave it out");
   }
   if (table.ids_per_field() != 0 && job.data().format() != Data::PROGRAM) {
     return Refuse(path + ".ids_per_field", "only for data.format PROGRAM");
@@ -704,9 +722,11 @@ absl::Status CheckDense(const Job& job) {
     TANDEM_RETURN_IF_ERROR(CheckPolicy(std::string(kDensePolicy), dense.policy(), job));
     if (dense.policy().kind() == Policy::ORDERED_MOMENTUM &&
         dense.optimizer().kind() != Optimizer::MOMENTUM) {
-      return Refuse("dense.optimizer.kind", Optimizer::Kind_Name(dense.optimizer().kind()),
-                    " has no momentum for policy ORDERED_MOMENTUM to order; say kind: MOMENTUM, or "
-                    "another dense.policy, such as ASP");
+      return Refuse("dense.optimizer.kind",
+                    "policy ORDERED_MOMENTUM orders the momentum of MOMENTUM only, and the "
+                    "optimizer is ",
+                    Optimizer::Kind_Name(dense.optimizer().kind()),
+                    "; say kind: MOMENTUM, or another dense.policy, such as ASP");
     }
     return absl::OkStatus();
   }

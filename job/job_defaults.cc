@@ -185,6 +185,8 @@ void FillTable(const Job& job, Table* table) {
   if (table->kind() == Table::KEY_VALUE && table->policy().kind() == Policy::POLICY_UNSPECIFIED) {
     table->mutable_policy()->set_kind(Policy::KEY_VALUE);
   }
+  if (table->row_dtype() == Table::DTYPE_UNSPECIFIED) table->set_row_dtype(Table::F32);
+  if (table->state_dtype() == Table::DTYPE_UNSPECIFIED) table->set_state_dtype(Table::F32);
   FillPolicy(job.policy(), table->mutable_policy());
   TANDEM_DEFAULT(table, expected_rows, 1000000);
   // The model does not read it, and no worker trains it.

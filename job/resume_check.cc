@@ -83,6 +83,8 @@ Job WhatAReplayKeeps(Job job) {
   for (Table& table : *job.mutable_table()) {
     table.clear_optimizer();
     table.clear_initializer();
+    table.clear_row_dtype();
+    table.clear_state_dtype();
     table.clear_expected_rows();
     table.clear_admission();
     table.clear_eviction();

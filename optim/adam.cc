@@ -48,6 +48,9 @@ class Adam final : public RowOptimizer {
                         by_table_ ? "(table)" : "");
   }
   int slots_per_row(int dim) const override { return Moments(dim) + (by_table_ ? 0 : 1); }
+  int numbers_per_row() const override {
+    return (kKind == Optimizer::ROWWISE_ADAM ? 1 : 0) + (by_table_ ? 0 : 1);
+  }
   void InitSlots(int, absl::Span<float> slots) const override {
     std::fill(slots.begin(), slots.end(), 0.0f);
   }

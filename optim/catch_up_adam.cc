@@ -45,6 +45,7 @@ class CatchUpAdam final : public RowOptimizer {
 
   std::string name() const override { return "adam(catch_up)"; }
   int slots_per_row(int dim) const override { return 2 * dim + 1; }
+  int numbers_per_row() const override { return 1; }
   void InitSlots(int, absl::Span<float> slots) const override {
     std::fill(slots.begin(), slots.end(), 0.0f);
   }

@@ -7,7 +7,8 @@
 // and each update adds its gradient, which comes `late` groups after its own,
 //   b += momentum^late * g, w -= rate * (1 + momentum + ... + momentum^late) * g.
 // So a group of updates that are not late is one step with the sum of their gradients, and a late
-// gradient leaves b and w as if it had come in its group.
+// gradient leaves b and w as if it had come in its group. With weight decay each g contains the
+// whole decay * w of its arrival.
 #include <algorithm>
 #include <cmath>
 

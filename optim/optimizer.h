@@ -26,6 +26,9 @@ struct OptimizerStep {
   int64_t number = 0;
   // The factor of the learning rate: that of the schedule, times that of the policy.
   float rate = 1;
+  // A number of the step that never repeats, for the random bits of rounding (row_rounding.h). Rows
+  // of f32 need none.
+  int64_t stamp = 0;
   // At least 0: the momentum decays once for each group of updates, and only MOMENTUM can do that.
   // The gradient comes so many groups after its own. -1: it decays with each update.
   int64_t groups_late = -1;
@@ -49,6 +52,10 @@ class RowOptimizer {
   // Adagrad, 1 for row-wise Adagrad, 2 * dim for Adam (m, v), one more if each row counts its own
   // steps.
   virtual int slots_per_row(int dim) const = 0;
+
+  // How many of the slots, the last ones, are numbers that a row has once, such as a count of its
+  // steps or a mean over its elements. They are stored as f32 whatever the type of the state is.
+  virtual int numbers_per_row() const { return 0; }
 
   // Fills in the slots of a new row.
   virtual void InitSlots(int dim, absl::Span<float> slots) const = 0;

@@ -13,6 +13,7 @@ class RowwiseAdagrad final : public RowOptimizer {
 
   std::string name() const override { return "rowwise_adagrad"; }
   int slots_per_row(int) const override { return 1; }
+  int numbers_per_row() const override { return 1; }
   void InitSlots(int, absl::Span<float> slots) const override {
     slots[0] = settings_.initial_accumulator;
   }

@@ -139,7 +139,7 @@ struct SliceEntry {
   // more rows).
   int64_t clock = 0;
   SliceStatus status = SliceStatus::kOk;  // ROWS, ACK
-  uint32_t row_floats = 0;  // values per row in the values part; 0 if the slice has no values
+  uint32_t row_floats = 0;  // words of 4 bytes per row of the values part; 0: no values
 
   friend bool operator==(const SliceEntry&, const SliceEntry&) = default;
 };

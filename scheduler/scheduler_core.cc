@@ -35,7 +35,7 @@ Failure FailureOfNode(const Node& node, const absl::Status& why) {
 int64_t CheckpointBytes(const job::ResolvedJob& plan, const std::vector<ShardReport>& shards) {
   double bytes = 0;
   for (const job::TablePlan& table : plan.tables) {
-    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t);
+    const double row = job::StoredBytesOfRow(plan, table) + sizeof(uint64_t);
     for (const ShardReport& shard : shards) {
       for (const TableReport& report : shard.table()) {
         if (report.table() != table.name) continue;

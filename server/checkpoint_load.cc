@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kHeldPerShard = 2;
 // A shard that reads a file and fills ranges with it takes at most so many times the bytes of the
-// file. The bytes are in memory twice, or once with the rows, whose index may be there twice.
+// decoded file: these bytes twice, or once with the rows, whose index may be there twice.
 constexpr size_t kTimesInMemory = 4;
 constexpr absl::Duration kLookForRoom = absl::Milliseconds(20);
 constexpr size_t kDone = std::numeric_limits<size_t>::max();
@@ -316,8 +316,8 @@ bool CheckpointLoad::MustWait(int shard, size_t file) const {
   for (const At& at : at_) {
     if (at.loads) loads.insert(at.file);
   }
-  size_t bytes = ordered_[file]->bytes;
-  for (const size_t other : loads) bytes += ordered_[other]->bytes;
+  size_t bytes = DecodedBytes(*ordered_[file]);
+  for (const size_t other : loads) bytes += DecodedBytes(*ordered_[other]);
   const MemoryBudget* const budget = options_.budget;
   const bool no_room = budget != nullptr && budget->room() < kTimesInMemory * bytes;
   if (no_room && !loads.empty()) return true;
@@ -338,12 +338,21 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t f
   return image;
 }
 
+// At most the memory of a decoded file, in which all values are floats.
+size_t CheckpointLoad::DecodedBytes(const CheckpointFile& file) const {
+  for (const CheckpointTable& table : saved_->manifest().tables) {
+    const bool smaller = table.row_dtype != "F32" || table.state_dtype != "F32";
+    if (smaller && table.name == file.table) return 2 * file.bytes;
+  }
+  return file.bytes;
+}
+
 absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Read(
     size_t file, const TableContext& table) const {
   const CheckpointFile& facts = *ordered_[file];
   const auto counted = std::make_shared<CountedImage>(options_.budget);
   RangeImage& image = counted->image;
-  counted->bytes.Set(2 * facts.bytes);  // the file is decoded while its bytes are in memory
+  counted->bytes.Set(facts.bytes + DecodedBytes(facts));  // both are in memory
   TANDEM_ASSIGN_OR_RETURN(image, saved_->Read(facts));
   for (const CheckpointTable& saved : saved_->manifest().tables) {
     if (saved.name != facts.table) continue;
@@ -432,7 +441,7 @@ std::vector<CheckpointLoad::Wanted> RangesToLoad(const job::ResolvedJob& plan, c
   for (const RangeMap::Range& range : map.ranges()) {
     if (range.owner.index != server) continue;
     const job::TablePlan& table = plan.tables[range.table];
-    const double row = job::FloatsOfRow(plan, table) * sizeof(float) + kMinIndexBytes;
+    const double row = job::StoredBytesOfRow(plan, table) + kMinIndexBytes;
     wanted.push_back({&table, range.begin, range.end, range.owner.shard, row});
   }
   return wanted;

@@ -143,6 +143,7 @@ class CheckpointLoad {
   bool MustWait(int shard, size_t file) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const RangeImage>> Taken(size_t file)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t DecodedBytes(const CheckpointFile& file) const;
   absl::StatusOr<std::shared_ptr<const RangeImage>> Read(size_t file,
                                                          const TableContext& table) const;
   absl::Status LoadFile(size_t file, const RangeImage& image, const std::vector<Range*>& ranges,

@@ -61,6 +61,8 @@ RowTable::Options StoreOptions(TableContext* context, uint64_t begin, uint64_t e
   options.seed = table.plan->seed;
   options.initializer = table.plan->initializer;
   options.optimizer = table.optimizer;
+  options.types = table.plan->types;
+  options.table = table.plan->name;
   options.arena = table.arena;
   // With AT_BUDGET the index grows as its rows come: the memory for a large one may not be there.
   if (table.plan->eviction.kind() != Eviction::AT_BUDGET) {
@@ -238,10 +240,11 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
 }
 
 // Updates the part of this range in the totals of the shard. Every method that changes held bytes
-// or progress ends with this call.
+// or progress ends with this call. An update whose result cannot be stored is noted, too.
 void Range::Report() {
   const bool refresh =
       subscriptions_ != nullptr && subscriptions_->OwesRefresh(progress().MinApplied());
+  table_->failure.Update(store_.unstorable());
   part_.Set(held_bytes(), policies::FrontOf(progress(), order_.properties()), refresh);
 }
 
@@ -605,6 +608,8 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.optimizer = table_->optimizer->name();
   copy.head.dim = store_.dim();
   copy.head.slots_per_row = store_.slots_per_row();
+  copy.head.types = store_.options().types;
+  copy.head.numbers_per_row = table_->optimizer->numbers_per_row();
   copy.head.begin = begin_;
   copy.head.end = end_;
   copy.head.stamp = steps_.stamp;

@@ -84,8 +84,8 @@ struct TableContext {
   // pairs of a worker and a table (ResolvedJob::CountsPairs). Null in other jobs.
   std::vector<UpdateStats>* over_tables = nullptr;
   PageArena* arena = nullptr;  // for the rows; null: each range has an arena of its own
-  // Not OK: a range could not create a row (NoMemoryFor), and has lost a part of an update. The
-  // shard cannot continue.
+  // Not OK: a range could not create a row (NoMemoryFor), and has lost a part of an update, or a
+  // row could not be stored (RowTable::unstorable). The shard cannot continue.
   absl::Status failure;
   std::vector<UpdateRecord>* records = nullptr;  // destination of the records, if `record`
   std::vector<OrderEntry>* order = nullptr;      // destination of the update order; null: none
@@ -125,6 +125,7 @@ struct OptimizerSteps {
     const float factor = schedule == nullptr ? 1 : schedule->FactorAt(sample_clock);
     return {.number = taken(),
             .rate = transform.rate * factor,
+            .stamp = stamp,
             .groups_late = transform.groups_late,
             .begins_group = transform.begins_group};
   }

@@ -8,6 +8,7 @@
 #include "base/memory_full.h"
 #include "base/status_macros.h"
 #include "job/job_budget.h"
+#include "optim/row_rounding.h"
 #include "server/store_answer.h"
 
 namespace tandem::server {
@@ -49,6 +50,22 @@ void AppendUnsettled(const std::vector<Slice>& slices, std::vector<uint32_t>* ra
   for (const Slice& slice : slices) {
     if (!slice.settled) ranges->push_back(slice.entry.range);
   }
+}
+
+// Pulls the rows of one slice as they travel, `words` words each. Sets `as_floats` to the rows as
+// floats, [keys, dim]. Returns how many keys had no row.
+size_t PullSlice(const Range& range, absl::Span<const uint64_t> keys, size_t words,
+                 absl::Span<float> rows, std::vector<float>* scratch,
+                 absl::Span<const float>* as_floats) {
+  const Table::Dtype type = range.table().plan->wire_dtype();
+  *as_floats = rows;
+  if (optim::ElementBytes(type) == sizeof(float)) return range.store().Pull(keys, rows);
+  const size_t absent = range.store().PullStored(keys, words, rows);
+  const auto dim = static_cast<size_t>(range.store().dim());
+  scratch->resize(keys.size() * dim);
+  optim::ExpandWireRows(type, dim, keys.size(), rows.data(), scratch->data());
+  *as_floats = *scratch;
+  return absent;
 }
 
 }  // namespace
@@ -370,8 +387,10 @@ bool ShardCore::WaitingReadsMustWait() const {
   return must;
 }
 
-size_t ShardCore::RowFloats(const Slice& slice) const {
-  return slice.settled ? 0 : static_cast<size_t>(ranges_.Find(slice.entry.range)->store().dim());
+size_t ShardCore::RowWords(const Slice& slice) const {
+  if (slice.settled) return 0;
+  const job::TablePlan& table = *ranges_.Find(slice.entry.range)->table().plan;
+  return optim::WireWords(table.wire_dtype(), static_cast<size_t>(table.dim));
 }
 
 // Answers a read with one ROWS frame. All rows go into one buffer, so its size is summed up first.
@@ -384,28 +403,30 @@ size_t ShardCore::RowFloats(const Slice& slice) const {
 // pushes may have waited for this read.
 bool ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                            ShardEffects* effects) {
-  size_t floats = 0;
-  for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(slice);
+  size_t words = 0;
+  for (const Slice& slice : *slices) words += slice.entry.rows * RowWords(slice);
   Buffer values;
-  if (floats > 0) values = buffers_.Alloc(floats * sizeof(float));
+  if (words > 0) values = buffers_.Alloc(words * sizeof(float));
   absl::Span<float> out = values.MutableAs<float>();
   FrameHeader header = AnswerHeader(frame, FrameKind::kRows);
   entries_.clear();
   for (Slice& slice : *slices) {
     SliceEntry& e = slice.entry;
-    e.row_floats = static_cast<uint32_t>(RowFloats(slice));
+    e.row_floats = static_cast<uint32_t>(RowWords(slice));
     if (!slice.settled) {
       Range& range = *ranges_.Find(e.range);
       const absl::Span<const uint64_t> keys =
           frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
       const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
-      const size_t absent = range.store().Pull(keys, rows);
+      absl::Span<const float> as_floats;
+      const size_t absent = PullSlice(range, keys, e.row_floats, rows, &pulled_, &as_floats);
       const bool keep = (header.flags & kFlagKeep) != 0;
       if ((header.flags & kFlagEvaluate) == 0) {
         RowCounts& counts = tables_[range.table().plan->id]->stats.rows;
         counts.looked_up += keys.size();
         counts.found += keys.size() - absent;
-        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows, keep);
+        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, as_floats,
+                           keep);
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;

@@ -105,7 +105,8 @@ class ShardCore {
                                       const std::vector<Slice>& slices) const;
   bool AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                   ShardEffects* effects);
-  size_t RowFloats(const Slice& slice) const;
+  // Words of 4 bytes of each row of a read.
+  size_t RowWords(const Slice& slice) const;
   bool ServeWaitingReads(absl::Time now, int freed_by, ShardEffects* effects);
   bool FindAwaited(absl::Time now, const WaitingFrame& waits, SliceEntry* notice) const;
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
@@ -148,6 +149,7 @@ class ShardCore {
   std::vector<uint32_t> range_ids_;  // scratch: where a push waits
   std::vector<uint32_t> changed_;    // scratch: ranges
   RefreshRows refresh_rows_;         // scratch
+  std::vector<float> pulled_;        // scratch
   Traffic bytes_;
   MemoryBudget::Part held_;   // bytes of held updates, in the budget
   size_t last_resident_ = 0;  // of the arena, when WatchMemory last looked

@@ -11,7 +11,7 @@ import numpy
 
 from tandem._abi import Error, check, library
 from tandem.formats import arrays_of, put_in_place, write_npz, write_parquet, write_safetensors
-from tandem.tables import CatchUp, CheckpointRange, CheckpointTable, Tables
+from tandem.tables import (BFLOAT16, TYPES, CatchUp, CheckpointRange, CheckpointTable, Tables)
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,8 @@ _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), 
 # The rest of the head of format 3. The head of format 2 ends behind `candidates`, the head of
 # format 1 before it.
 _MORE = numpy.dtype([("candidates", "<u8"), ("stamp", "<i8"), ("step_base", "<i8"),
-                     ("row_type", "<u4"), ("state_type", "<u4"), ("flags", "<u8")])
+                     ("row_type", "<u4"), ("state_type", "<u4"), ("numbers_per_row", "<u4"),
+                     ("flags", "<u4")])
 _MORE_BYTES = {1: 0, 2: 8, 3: _MORE.itemsize}  # by format
 _CANDIDATE = numpy.dtype([("key", "<i8"), ("count", "<u4"), ("age", "<u4")])
 _WORKER_BYTES = 32
@@ -59,6 +60,12 @@ def _bytes_of(file: numpy.ndarray, path: str, entry: dict[str, Any]) -> numpy.nd
     return file[begin:begin + size]
 
 
+def _values(data: numpy.ndarray, at: int, number: int, rows: int, columns: int) -> numpy.ndarray:
+    """[rows, columns] values of type TYPES[number], mapped."""
+    kind = TYPES[number]
+    return data[at:at + kind.itemsize * rows * columns].view(kind).reshape(rows, columns)
+
+
 def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> CheckpointRange:
     """The bytes of a range file (layout: server/checkpoint/range_file.md). path: for errors.
     optimizer: `catch_up` of the table in the manifest."""
@@ -71,7 +78,8 @@ def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> Checkpoi
         raise Error(f"{path}: {size} bytes, and a head of {head_bytes}: is the copy whole?")
     more = numpy.zeros(1, _MORE)  # the rest of the head
     more.view(numpy.uint8)[:head_bytes - _HEAD.itemsize] = data[_HEAD.itemsize:head_bytes]
-    if more["row_type"][0] or more["state_type"][0] or more["flags"][0]:
+    row_type, state_type = int(more["row_type"][0]), int(more["state_type"][0])
+    if row_type >= len(TYPES) or state_type > BFLOAT16 or more["flags"][0]:
         raise Error(f"{path}: rows of a type, or flags, of a later version of Tandem")
     # The table has admission or eviction.
     limited = bool(head["format"] == 2 or head["limited"])
@@ -80,15 +88,21 @@ def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> Checkpoi
     names = head_bytes + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))
     weights_at = keys_at + 8 * rows
-    slots_at = _eight(weights_at + 4 * rows * dim)
-    ages_at = _eight(slots_at + 4 * rows * slots)
+    numbers = int(more["numbers_per_row"][0])
+    if numbers > slots:
+        raise Error(f"{path}: {numbers} numbers a row of {slots} slots: is the copy whole?")
+    slots_at = _eight(weights_at + TYPES[row_type].itemsize * rows * dim)
+    numbers_at = _eight(slots_at + TYPES[state_type].itemsize * rows * (slots - numbers))
+    ages_at = _eight(numbers_at + 4 * rows * numbers)
     candidates_at = _eight(ages_at + (4 * rows if limited else 0))
     end = candidates_at + _CANDIDATE.itemsize * candidates
     if head["file_bytes"] != size or end > size:
         raise Error(f"{path}: {size} bytes, and {rows} rows of a file of {head['file_bytes']}: is "
                     "the copy whole?")
-    weights = data[weights_at:weights_at + 4 * rows * dim].view("<f4").reshape(rows, dim)
-    slots_of = data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots)
+    weights = _values(data, weights_at, row_type, rows, dim)
+    slots_of = [_values(data, slots_at, state_type, rows, slots - numbers)]
+    if numbers:
+        slots_of.append(_values(data, numbers_at, 0, rows, numbers))
     ages = data[ages_at:ages_at + 4 * rows].view("<u4") if limited else None
     taken = int(more["stamp"][0] - more["step_base"][0])
     return CheckpointRange(data[keys_at:weights_at].view("<i8"), weights, slots_of, ages,

@@ -91,13 +91,24 @@ class InitialValues(nn.Module):
         super().__init__()
         if initializer.kind not in ("ZERO", "CONSTANT", "UNIFORM", "NORMAL"):
             raise Error(f"initial values of kind {initializer.kind} are not known here")
+        if initializer.row_dtype not in ("F32", "BF16", "F16"):
+            raise Error(f"rows of type {initializer.row_dtype} are not known here")
         self.kind: str = initializer.kind
+        self.row_dtype: str = initializer.row_dtype
         self.scale: float = initializer.scale
         self.seed: int = initializer.seed - (1 << 64 if initializer.seed >> 63 else 0)
         self.dim: int = dim
         self.register_buffer("factor", torch.tensor(self.scale, dtype=torch.float32))
 
     def forward(self, ids: Tensor) -> Tensor:
+        values = self._before_rounding(ids)
+        if self.row_dtype == "BF16":
+            return values.to(torch.bfloat16).to(torch.float32)
+        if self.row_dtype == "F16":
+            return values.to(torch.float16).to(torch.float32)
+        return values
+
+    def _before_rounding(self, ids: Tensor) -> Tensor:
         if self.kind == "NORMAL":
             if not torch.jit.is_scripting():
                 if _traced():

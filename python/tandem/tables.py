@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 import operator
 import re
-from dataclasses import dataclass
 from typing import Any, Callable, Generic, Iterable, Optional, TypeVar
 
 import numpy
@@ -128,22 +127,47 @@ class CatchUp:
         weights[rows] = moved
 
 
-@dataclass
+# The types of values in range files, by row_type and state_type of their heads. numpy has no
+# bfloat16.
+TYPES = [numpy.dtype("<f4"), numpy.dtype("<u2"), numpy.dtype("<f2")]
+BFLOAT16 = 1
+
+
+def _floats(values: numpy.ndarray) -> numpy.ndarray:
+    """The values of one of TYPES as float32; float32 itself stays mapped."""
+    if values.dtype == TYPES[BFLOAT16]:  # the upper half of a float32
+        return (values.astype("<u4") << 16).view("<f4")
+    return values.astype("<f4", copy=False)
+
+
 class CheckpointRange:
-    """A part of a table, mapped from its file: keys int64 [rows], stored weights float32 [rows,
-    dim], optimizer slots float32 [rows, slots]; row i of each belongs to key i.
+    """A part of a table: keys int64 [rows]; row i of `weights`, `stored` and `slots` belongs to key
+    i. These are mapped from the file if it has them as float32; each use of others makes an array.
 
     ages: uint32 [rows], versions of the range since the last update of each row. candidates: ids
     without a row, with `key`, `count` (updates) and `age`. Both are None if the table has neither
     admission nor eviction. catch_up: of a table whose rows move in steps that they are not in;
     None: `weights` are the stored ones.
     """
-    keys: numpy.ndarray
-    stored: numpy.ndarray
-    slots: numpy.ndarray
-    ages: Optional[numpy.ndarray] = None
-    candidates: Optional[numpy.ndarray] = None
-    catch_up: Optional[CatchUp] = None
+
+    def __init__(self, keys: numpy.ndarray, weights: numpy.ndarray, slots: list[numpy.ndarray],
+                 ages: Optional[numpy.ndarray] = None, candidates: Optional[numpy.ndarray] = None,
+                 catch_up: Optional[CatchUp] = None) -> None:
+        """weights, slots: as in the file; the slots may be several arrays, side by side."""
+        self.keys = keys
+        self.ages, self.candidates, self.catch_up = ages, candidates, catch_up
+        self._weights, self._slots = weights, slots
+
+    @property
+    def stored(self) -> numpy.ndarray:
+        """float32 [rows, dim]: the weights in the file."""
+        return _floats(self._weights)
+
+    @property
+    def slots(self) -> numpy.ndarray:
+        """float32 [rows, slots]: the optimizer state."""
+        parts = [_floats(part) for part in self._slots]
+        return parts[0] if len(parts) == 1 else numpy.hstack(parts)
 
     @property
     def weights(self) -> numpy.ndarray:
@@ -168,7 +192,8 @@ class CheckpointTable(Table):
         self.parts = parts
         self._joined: dict[str, numpy.ndarray] = {}
         self.rows = sum(len(part.keys) for part in parts)
-        self.initializer = Initializer(entry["initializer"], seed, self.dim)
+        self.initializer = Initializer(entry["initializer"], seed, self.dim,
+                                       entry.get("row_dtype", "F32"))
 
     def _join(self, what: str) -> numpy.ndarray:
         if what not in self._joined:
@@ -217,9 +242,10 @@ def _hash_name(name: str) -> int:
 
 class Initializer:
     """The initial value of a row. kind: ZERO, CONSTANT, UNIFORM or NORMAL; scale; seed: of the
-    table's rows (job/job.cc)."""
+    table's rows (job/job.cc); row_dtype: F32, BF16 or F16, to which values are rounded."""
 
-    def __init__(self, text: str, salt: int, dim: int) -> None:
+    def __init__(self, text: str, salt: int, dim: int, row_dtype: str = "F32") -> None:
+        self.row_dtype = row_dtype
         words = dict(re.findall(r"(\w+): *(\S+)", text))
         self.kind = words.get("kind", "INITIALIZER_UNSPECIFIED")
         self.scale = float(words.get("scale", 0))

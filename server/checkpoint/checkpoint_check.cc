@@ -12,6 +12,7 @@
 #include "data/statistics.h"
 #include "google/protobuf/text_format.h"
 #include "optim/optimizer.h"
+#include "optim/row_format.h"
 
 namespace tandem::server {
 namespace {
@@ -201,6 +202,27 @@ class Comparison {
       SayIfAfresh(table, saved->optimizer, job.optimizer);
     }
     CompareInitializer(*saved, job);
+    SayIfRounded("row_dtype", table, saved->row_dtype, job.row_dtype);
+    if (saved->optimizer == job.optimizer && !evaluates_) {
+      SayIfRounded("state_dtype", table, saved->state_dtype, job.state_dtype);
+    }
+  }
+
+  // `field`: of the table in the job.
+  void SayIfRounded(absl::string_view field, const std::string& table, const std::string& was,
+                    const std::string& is) {
+    if (was == is) return;
+    int64_t rows = 0;
+    bool counted = true;  // old manifests do not count rows
+    for (const CheckpointFile& file : saved_.files) {
+      if (absl::StrCat("table ", file.table) != table) continue;
+      rows += file.rows;
+      counted = counted && file.rows >= 0;
+    }
+    fit_.said.push_back(
+        absl::StrCat(field, " of ", table, " is ", is, ", the checkpoint's is ", was, ": ",
+                     counted ? absl::StrCat(rows, " ") : "", "rows ",
+                     is == "F32" ? "keep their values" : "are rounded to the nearest values"));
   }
 
   absl::string_view OrSome() const {
@@ -239,6 +261,11 @@ void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest) {
     saved.initializer = OneLineText(ValuesOfAbsentRow(table));
     saved.optimizer = OptimizerName(table.optimizer, table.extra_floats);
     saved.catch_up = CatchUpText(table.optimizer);
+    saved.row_dtype = Table::Dtype_Name(std::max(table.types.row, Table::F32));
+    const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
+    const bool rounds =
+        optimizer.ok() && !optim::RowFormat(table.types, table.dim, **optimizer).f32_slots();
+    saved.state_dtype = Table::Dtype_Name(rounds ? table.types.state : Table::F32);
   }
 }
 

@@ -97,6 +97,11 @@ void WriteCandidates(const RangeImage& image, const InspectOptions& options, std
   SayRest(image.candidates.size(), shown, "candidates", out);
 }
 
+// " of BF16"; empty for F32, which is usual.
+std::string OfType(Table::Dtype type) {
+  return type > Table::F32 ? absl::StrCat(" of ", Table::Dtype_Name(type)) : "";
+}
+
 // `path`: for messages. `bytes`: a range file.
 absl::Status InspectRange(const std::string& path, const std::string& bytes,
                           const InspectOptions& options, std::ostream& out) {
@@ -109,8 +114,9 @@ absl::Status InspectRange(const std::string& path, const std::string& bytes,
   }
   out << path << ": table " << image->table << ", positions "
       << PositionsText(image->begin, image->end) << ", " << image->keys.size() << " rows of "
-      << image->dim << " floats and " << image->slots_per_row << " slots (" << image->optimizer
-      << "), version " << image->progress.version << ", stamp " << image->stamp << "\n";
+      << image->dim << " floats" << OfType(image->types.row) << " and " << image->slots_per_row
+      << " slots" << OfType(image->types.state) << " (" << image->optimizer << "), version "
+      << image->progress.version << ", stamp " << image->stamp << "\n";
   for (size_t rank = 0; rank < image->progress.workers.size(); ++rank) {
     const policies::WorkerProgress& worker = image->progress.workers[rank];
     out << "  worker " << rank << ": " << worker.admitted << " steps admitted, " << worker.applied
@@ -156,7 +162,10 @@ absl::Status InspectCheckpoint(const std::string& path, std::ostream& out) {
       << absl::StrFormat(", run %#x, job hash %#x", manifest.run, manifest.job_hash) << ", seed "
       << manifest.seed << "\n  model " << manifest.model << "\n";
   for (const CheckpointTable& table : manifest.tables) {
-    out << "  table " << table.name << ": dim " << table.dim << ", " << table.optimizer;
+    out << "  table " << table.name << ": dim " << table.dim;
+    if (table.row_dtype != "F32") out << " of " << table.row_dtype;
+    out << ", " << table.optimizer;
+    if (table.state_dtype != "F32") out << " with state of " << table.state_dtype;
     if (!table.fields.empty()) out << ", fields " << absl::StrJoin(table.fields, " ");
     out << "\n";
   }

@@ -125,6 +125,8 @@ Manifest Read(const Json& json, int64_t format, absl::Status* status) {
     t.initializer = fields.String(table, "initializer");
     t.optimizer = fields.String(table, "optimizer");
     if (table.contains("catch_up")) t.catch_up = fields.String(table, "catch_up");
+    if (table.contains("row_dtype")) t.row_dtype = fields.String(table, "row_dtype");
+    if (table.contains("state_dtype")) t.state_dtype = fields.String(table, "state_dtype");
   }
   for (const Json& parameter : fields.List(json, "dense")) {
     CheckpointParameter& p = manifest.dense.emplace_back();
@@ -182,6 +184,8 @@ std::string EncodeManifest(const Manifest& manifest) {
                   {"initializer", t.initializer},
                   {"optimizer", t.optimizer}};
     if (!t.catch_up.empty()) table["catch_up"] = t.catch_up;
+    if (t.row_dtype != "F32") table["row_dtype"] = t.row_dtype;
+    if (t.state_dtype != "F32") table["state_dtype"] = t.state_dtype;
     json["tables"].push_back(std::move(table));
   }
   for (const CheckpointParameter& p : manifest.dense) {

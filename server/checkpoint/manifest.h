@@ -41,6 +41,8 @@ struct CheckpointTable {
   // The message Optimizer as text, if rows make up for missed steps (RowOptimizer::catches_up): a
   // reader of the weights needs it. Empty for all other optimizers.
   std::string catch_up;
+  // The types of the rows, such as BF16; "F32" in manifests of earlier versions.
+  std::string row_dtype = "F32", state_dtype = "F32";
 
   friend bool operator==(const CheckpointTable&, const CheckpointTable&) = default;
 };

@@ -58,8 +58,8 @@ std::vector<uint32_t> SortByPosition(const CopyList& rows, uint64_t salt, uint64
 }
 
 // Encodes floats [first, first + count) of each copy.
-void EncodeFloats(const CopyList& rows, const std::vector<uint32_t>& order, size_t first,
-                  size_t count, RangeEncoder* encoder) {
+void EncodeFloats(const CopyList& rows, const std::vector<uint32_t>& order, Table::Dtype type,
+                  size_t first, size_t count, RangeEncoder* encoder) {
   if (count == 0) return;
   for (size_t i = 0; i < order.size(); ++i) {
     if (i + kAhead < order.size()) {
@@ -67,7 +67,7 @@ void EncodeFloats(const CopyList& rows, const std::vector<uint32_t>& order, size
       __builtin_prefetch(ahead);
       __builtin_prefetch(ahead + count - 1);
     }
-    encoder->Bytes(rows.row(order[i]) + first, count * sizeof(float));
+    encoder->Floats(type, {rows.row(order[i]) + first, count});
   }
 }
 
@@ -103,32 +103,36 @@ absl::Status RangeCopy::Encode(ByteSink sink) && {
   delayed.Clear();
   const size_t dim = static_cast<size_t>(head.dim);
   const size_t slots = static_cast<size_t>(head.slots_per_row);
-  const uint64_t numbers[] = {last_samples, updates.size()};
+  const bool f32_state = optim::ElementBytes(head.types.state) == sizeof(float);
+  const size_t numbers = f32_state ? 0 : static_cast<size_t>(head.numbers_per_row);
+  const uint64_t lengths[] = {last_samples, updates.size()};
   const uint64_t count = order.size();
   const uint64_t squares_bytes =
       has_squares ? sizeof count + count * (sizeof(uint64_t) + dim * sizeof(float)) : 0;
   const uint64_t held_bytes =
-      sizeof numbers + updates.size() + memory_before.size() + squares_bytes + memory_after.size();
+      sizeof lengths + updates.size() + memory_before.size() + squares_bytes + memory_after.size();
   RangeEncoder encoder(head, count, candidates.size(), held_bytes, std::move(sink));
   EncodeKeys(copies, order, &encoder);
   encoder.EndSection();
-  EncodeFloats(copies, order, 0, dim, &encoder);
+  EncodeFloats(copies, order, head.types.row, 0, dim, &encoder);
   encoder.EndSection();
-  EncodeFloats(copies, order, dim, slots, &encoder);
+  EncodeFloats(copies, order, head.types.state, dim, slots - numbers, &encoder);
+  encoder.EndSection();
+  EncodeFloats(copies, order, Table::F32, dim + slots - numbers, numbers, &encoder);
   encoder.EndSection();
   if (head.limited) {
-    EncodeFloats(copies, order, dim + slots, 1, &encoder);  // ages
+    EncodeFloats(copies, order, Table::F32, dim + slots, 1, &encoder);  // ages
     encoder.EndSection();
     EncodeCandidates(all.candidates(), candidates, &encoder);
     encoder.EndSection();
   }
-  encoder.Bytes(numbers, sizeof numbers);
+  encoder.Bytes(lengths, sizeof lengths);
   encoder.Bytes(updates.data(), updates.size());
   encoder.Bytes(memory_before.data(), memory_before.size());
   if (has_squares) {
     encoder.Bytes(&count, sizeof count);
     EncodeKeys(copies, order, &encoder);
-    EncodeFloats(copies, order, copies.floats() - dim, dim, &encoder);
+    EncodeFloats(copies, order, Table::F32, copies.floats() - dim, dim, &encoder);
   }
   encoder.Bytes(memory_after.data(), memory_after.size());
   encoder.EndSection();

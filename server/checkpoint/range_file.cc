@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "optim/row_rounding.h"
 #include "xxhash.h"
 
 namespace tandem::server {
@@ -23,7 +24,6 @@ constexpr uint32_t kMagic = 0x46524454;  // "TDRF"
 constexpr uint32_t kRangeFormat = 3;
 // Formats of earlier versions, which are only read: for tables without limits, and with limits.
 constexpr uint32_t kOldFormat = 1, kOldLimitedFormat = 2;
-constexpr uint32_t kFloat32 = 0;  // type of rows and of optimizer slots
 constexpr size_t kAlign = 8;
 constexpr size_t kChecksumBytes = 8;
 
@@ -54,7 +54,8 @@ struct Header {
   int64_t step_base;
   uint32_t row_type;
   uint32_t state_type;
-  uint64_t flags;
+  uint32_t numbers_per_row;
+  uint32_t flags;
 };
 static_assert(sizeof(Header) == 120);
 constexpr size_t kMinHeaderBytes = offsetof(Header, candidates);
@@ -75,6 +76,12 @@ struct WorkerEntry {
 };
 static_assert(sizeof(WorkerEntry) == 32);
 
+// The types of rows have the numbers of Table::Dtype, less one, so that F32 is 0.
+Table::Dtype TypeOf(uint32_t number) { return static_cast<Table::Dtype>(number + Table::F32); }
+uint32_t NumberOf(Table::Dtype type) {
+  return static_cast<uint32_t>(std::max(type, Table::F32) - Table::F32);
+}
+
 uint64_t Padded(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 // The length of each section without its padding, in file order. Within the limits above, no
@@ -84,8 +91,10 @@ struct Sections {
       : bytes{uint64_t{h.workers} * sizeof(WorkerEntry),
               uint64_t{h.table_bytes} + h.optimizer_bytes,
               h.rows * sizeof(uint64_t),
-              h.rows * h.dim * sizeof(float),
-              h.rows * h.slots_per_row * sizeof(float),
+              h.rows * h.dim * optim::ElementBytes(TypeOf(h.row_type)),
+              h.rows * (h.slots_per_row - h.numbers_per_row) *
+                  optim::ElementBytes(TypeOf(h.state_type)),
+              h.rows * h.numbers_per_row * sizeof(float),
               IsLimited(h) ? h.rows * sizeof(uint32_t) : 0,
               h.candidates * sizeof(Candidate),
               h.held_bytes},
@@ -97,7 +106,7 @@ struct Sections {
     return sum;
   }
 
-  uint64_t bytes[8];
+  uint64_t bytes[9];
   uint64_t others;
 };
 
@@ -116,6 +125,15 @@ class Reader {
   absl::Status Array(std::vector<T>& values, uint64_t count) {
     values.resize(count);
     Bytes(values.data(), values.size() * sizeof(T));
+    return Pad();
+  }
+  // `count` values of each row, as those from `first` on of its `width` floats.
+  absl::Status Floats(Table::Dtype type, uint64_t rows, size_t count, size_t width, size_t first,
+                      absl::Span<float> to) {
+    const size_t bytes = count * optim::ElementBytes(type);
+    for (uint64_t i = 0; i < rows && count > 0; ++i, offset_ += bytes) {
+      optim::ExpandRow(type, count, bytes_.data() + offset_, &to[i * width + first]);
+    }
     return Pad();
   }
   absl::Status String(std::string& value, uint64_t bytes) {
@@ -194,9 +212,11 @@ absl::Status CheckHeader(const Header& h) {
   TANDEM_RETURN_IF_ERROR(CheckField("held_bytes", 72, h.held_bytes, 0, kMaxHeldBytes));
   TANDEM_RETURN_IF_ERROR(
       CheckField("candidates", 80, h.candidates, 0, IsLimited(h) ? kMaxRows : 0));
-  TANDEM_RETURN_IF_ERROR(CheckField("row_type", 104, h.row_type, kFloat32, kFloat32));
-  TANDEM_RETURN_IF_ERROR(CheckField("state_type", 108, h.state_type, kFloat32, kFloat32));
-  TANDEM_RETURN_IF_ERROR(CheckField("flags", 112, h.flags, 0, 0));
+  TANDEM_RETURN_IF_ERROR(CheckField("row_type", 104, h.row_type, 0, NumberOf(Table::F16)));
+  TANDEM_RETURN_IF_ERROR(CheckField("state_type", 108, h.state_type, 0, NumberOf(Table::BF16)));
+  const uint64_t most_numbers = h.state_type == 0 ? 0 : h.slots_per_row;
+  TANDEM_RETURN_IF_ERROR(CheckField("numbers_per_row", 112, h.numbers_per_row, 0, most_numbers));
+  TANDEM_RETURN_IF_ERROR(CheckField("flags", 116, h.flags, 0, 0));
   if (h.version < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("range file: version at offset 48 is ", h.version));
@@ -254,7 +274,9 @@ Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t candidates, uint
   h.candidates = candidates;
   h.stamp = head.stamp;
   h.step_base = head.step_base;
-  h.row_type = h.state_type = kFloat32;
+  h.row_type = NumberOf(head.types.row);
+  h.state_type = NumberOf(head.types.state);
+  h.numbers_per_row = h.state_type == 0 ? 0 : static_cast<uint32_t>(head.numbers_per_row);
   h.dim = static_cast<uint32_t>(head.dim);
   h.slots_per_row = static_cast<uint32_t>(head.slots_per_row);
   h.rows = rows;
@@ -381,6 +403,19 @@ void RangeEncoder::Pass(const char* data, size_t bytes) {
   status_ = sink_({data, bytes});
 }
 
+void RangeEncoder::Floats(Table::Dtype type, absl::Span<const float> values) {
+  if (optim::ElementBytes(type) == sizeof(float)) {
+    return Bytes(values.data(), values.size() * sizeof(float));
+  }
+  uint16_t some[256];
+  while (!values.empty()) {
+    const absl::Span<const float> first = values.first(std::min(values.size(), std::size(some)));
+    optim::StoreNearest(type, first, some);
+    Bytes(some, first.size() * sizeof some[0]);
+    values.remove_prefix(first.size());
+  }
+}
+
 void RangeEncoder::EndSection() {
   constexpr char kZeros[kAlign] = {};
   const uint64_t at = passed_ + used_;
@@ -413,8 +448,21 @@ std::string EncodeRange(const RangeImage& image) {
     encoder.EndSection();
   };
   add(image.keys);
-  add(image.weights);
-  add(image.slots);
+  encoder.Floats(image.types.row, image.weights);
+  encoder.EndSection();
+  const bool f32 = optim::ElementBytes(image.types.state) == sizeof(float);
+  const auto width = static_cast<size_t>(image.slots_per_row);
+  const size_t numbers = f32 ? 0 : static_cast<size_t>(image.numbers_per_row);
+  for (size_t i = 0; i < rows; ++i) {
+    const auto slots = absl::MakeConstSpan(image.slots).subspan(i * width, width);
+    encoder.Floats(image.types.state, slots.first(width - numbers));
+  }
+  encoder.EndSection();
+  for (size_t i = 0; i < rows; ++i) {
+    const auto slots = absl::MakeConstSpan(image.slots).subspan(i * width, width);
+    encoder.Floats(Table::F32, slots.last(numbers));
+  }
+  encoder.EndSection();
   if (image.limited) {
     add(image.ages);
     add(image.candidates);
@@ -450,8 +498,17 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   TANDEM_RETURN_IF_ERROR(reader.String(image.optimizer, h.optimizer_bytes));
   TANDEM_RETURN_IF_ERROR(reader.Pad());
   TANDEM_RETURN_IF_ERROR(reader.Array(image.keys, h.rows));
-  TANDEM_RETURN_IF_ERROR(reader.Array(image.weights, h.rows * h.dim));
-  TANDEM_RETURN_IF_ERROR(reader.Array(image.slots, h.rows * h.slots_per_row));
+  image.types = {TypeOf(h.row_type), TypeOf(h.state_type)};
+  image.numbers_per_row = static_cast<int>(h.numbers_per_row);
+  image.weights.resize(h.rows * h.dim);
+  image.slots.resize(h.rows * h.slots_per_row);
+  const size_t elements = h.slots_per_row - h.numbers_per_row;
+  const auto weights = absl::MakeSpan(image.weights), slots = absl::MakeSpan(image.slots);
+  TANDEM_RETURN_IF_ERROR(reader.Floats(image.types.row, h.rows, h.dim, h.dim, 0, weights));
+  TANDEM_RETURN_IF_ERROR(
+      reader.Floats(image.types.state, h.rows, elements, h.slots_per_row, 0, slots));
+  TANDEM_RETURN_IF_ERROR(
+      reader.Floats(Table::F32, h.rows, h.numbers_per_row, h.slots_per_row, elements, slots));
   if (image.limited) {
     TANDEM_RETURN_IF_ERROR(reader.Array(image.ages, h.rows));
     TANDEM_RETURN_IF_ERROR(ReadCandidates(reader, h.candidates, image.candidates));

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/file.h"
+#include "optim/row_dtype.h"
 #include "policies/policy.h"
 #include "server/rows/row_table.h"
 
@@ -31,7 +32,11 @@ struct RangeImage {
   std::string table;
   int dim = 0;
   int slots_per_row = 0;
-  std::string optimizer;        // RowOptimizer::name()
+  std::string optimizer;  // RowOptimizer::name()
+  // In which files have the rows. `weights` and `slots` are floats in any case, and values of the
+  // types: encoding rounds nothing. The last `numbers_per_row` slots are f32 in files, too.
+  optim::RowTypes types;
+  int numbers_per_row = 0;
   uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
   // The steps of the optimizer (OptimizerSteps), and the stamp at which the optimizer began:
   // the optimizer has taken stamp - step_base steps. In files of formats 1 and 2 the stamp is the
@@ -51,10 +56,10 @@ struct RangeImage {
 };
 
 // Encodes a range section by section and hands the bytes to `sink` in pieces of 256 KiB, so an
-// encoded range need not be in memory as a whole. The caller passes keys, weights, slots, ages and
-// candidates (only if `limited`), and `held` of RangeImage, in this order, and calls EndSection
-// after each. An array of 256 KiB or more goes to the sink as it is. The encoder ignores bytes that
-// come after an error of the sink.
+// encoded range need not be in memory as a whole. The caller passes keys, weights, slots without
+// numbers, numbers, ages and candidates (only if `limited`), and `held` of RangeImage, in this
+// order, and calls EndSection after each. An array of 256 KiB or more goes to the sink as it is.
+// The encoder ignores bytes that come after an error of the sink.
 class RangeEncoder {
  public:
   // Encodes the fields of `head` other than the arrays and `held`. Requires: names have at most
@@ -71,6 +76,8 @@ class RangeEncoder {
       BytesBeyondPiece(data, bytes);
     }
   }
+  // The same for values of a type of RangeImage::types.
+  void Floats(Table::Dtype type, absl::Span<const float> values);
   void EndSection();  // pads
   // Adds the checksum. Returns the error of the sink, if there was one. Requires: all sections have
   // the lengths that follow from the arguments of the constructor.

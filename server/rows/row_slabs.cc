@@ -20,12 +20,15 @@ constexpr size_t kUnusedPart = 64;
 constexpr size_t kMaxPrefetchedLines = 8;
 
 // The most cache lines that a run of `bytes` bytes touches, if such runs are laid end to end, the
-// first one `offset` bytes after the start of a line. Runs consist of whole floats.
+// first one `offset` bytes after the start of a line. Runs consist of whole elements of 2 bytes.
 int LinesTouched(size_t offset, size_t bytes) {
   if (bytes == 0) return 0;
   const bool whole = offset % kCacheLine == 0 && bytes % kCacheLine == 0;
-  const size_t lines =
-      whole ? bytes / kCacheLine : (bytes + kCacheLine - 2 * sizeof(float)) / kCacheLine + 1;
+  const bool within = kCacheLine % bytes == 0 && offset % bytes == 0;
+  const size_t element = bytes % sizeof(float) == 0 && offset % sizeof(float) == 0 ? 4 : 2;
+  const size_t lines = whole    ? bytes / kCacheLine
+                       : within ? 1
+                                : (bytes + kCacheLine - 2 * element) / kCacheLine + 1;
   return static_cast<int>(std::min(lines, kMaxPrefetchedLines));
 }
 
@@ -50,6 +53,8 @@ RowSlabs::RowSlabs(size_t weight_bytes, size_t slot_bytes, PageArena* arena)
     rows_per_slab_ = 2;
     slab_bytes_ = (2 * row_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   }
+  // Slots of floats are aligned also behind an odd number of elements of 2 bytes.
+  if (weight_bytes % sizeof(float) != 0) rows_per_slab_ -= rows_per_slab_ % 2;
   slots_offset_ = rows_per_slab_ * weight_bytes;
   inverse_ = InverseOf(rows_per_slab_);
   const size_t slabs = SlabsPerSegment(slab_bytes_);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "optim/initializer.h"
 
 namespace tandem::server {
 namespace {
@@ -19,17 +18,16 @@ constexpr int64_t kBelievedRows = 1 << 12;
 // A range with fewer erased rows does not shrink.
 constexpr size_t kMinErased = 1024;
 
-size_t FloatBytes(int floats) { return static_cast<size_t>(floats) * sizeof(float); }
-
 }  // namespace
 
 RowStore::RowStore(const Options& options)
     : options_(options),
       slots_per_row_(options.optimizer->slots_per_row(options.dim)),
+      format_(options.types, options.dim, *options.optimizer),
       own_arena_(options.arena == nullptr ? std::make_unique<PageArena>() : nullptr),
       arena_(options.arena == nullptr ? own_arena_.get() : options.arena),
       index_(options.salt, std::clamp<int64_t>(options.expected_rows, 0, kBelievedRows), arena_),
-      rows_(FloatBytes(options.dim), FloatBytes(slots_per_row_), arena_) {
+      rows_(format_.weight_bytes(), format_.slot_bytes(), arena_) {
   if (!options.limits.any()) return;
   limits_ = std::make_unique<RowLimiter>(options.limits, options.seed, arena_, options.counts);
 }
@@ -60,21 +58,29 @@ absl::Status RowStore::NextNumber(uint32_t* row_number) {
 void RowStore::StartRow(uint64_t key, uint32_t row) {
   if (!free_.empty()) free_.pop_back();
   if (copies_ != nullptr) copies_->Leave(row);
-  optim::InitRow(options_.initializer, options_.seed, key,
-                 absl::MakeSpan(WeightsOf(row), static_cast<size_t>(options_.dim)));
+  std::vector<float> floats;  // those that are not stored as floats
+  float *weights = WeightsOf(row), *slots = SlotsOf(row);
+  if (!format_.f32_weights() || !format_.f32_slots()) {
+    floats.resize(static_cast<size_t>(options_.dim + slots_per_row_));
+    if (!format_.f32_weights()) weights = floats.data();
+    if (!format_.f32_slots()) slots = floats.data() + options_.dim;
+  }
+  format_.InitWeights(options_.initializer, options_.seed, key, weights);
   options_.optimizer->InitSlots(options_.dim,
-                                absl::MakeSpan(SlotsOf(row), static_cast<size_t>(slots_per_row_)));
+                                absl::MakeSpan(slots, static_cast<size_t>(slots_per_row_)));
+  if (!format_.f32_weights()) format_.WriteWeights(weights, WeightsOf(row));
+  if (!format_.f32_slots()) format_.WriteSlots(slots, SlotsOf(row));
 }
 
 void RowStore::CopyRow(uint32_t row_number, float* out) const {
-  std::copy_n(WeightsOf(row_number), options_.dim, out);
-  std::copy_n(SlotsOf(row_number), slots_per_row_, out + options_.dim);
+  format_.ReadWeights(WeightsOf(row_number), out);
+  format_.ReadSlots(SlotsOf(row_number), out + options_.dim);
 }
 
 void RowStore::SetRow(uint64_t key, uint32_t row_number, const float* values) {
   BeforeChange({&key, 1}, {&row_number, 1});
-  std::copy_n(values, options_.dim, WeightsOf(row_number));
-  std::copy_n(values + options_.dim, slots_per_row_, SlotsOf(row_number));
+  format_.WriteWeights(values, WeightsOf(row_number));
+  format_.WriteSlots(values + options_.dim, SlotsOf(row_number));
 }
 
 bool RowStore::Erase(uint64_t key) {
@@ -100,7 +106,7 @@ void RowStore::ShrinkIfSparse() {
   if (free_.size() < kMinErased || free_.size() < 2 * static_cast<size_t>(size())) return;
   if (copies_ != nullptr) return;
   RowIndex index(options_.salt, index_.size(), arena_);
-  RowSlabs rows(FloatBytes(options_.dim), FloatBytes(slots_per_row_), arena_);
+  RowSlabs rows(format_.weight_bytes(), format_.slot_bytes(), arena_);
   std::vector<uint32_t> old_numbers;  // by new number
   old_numbers.reserve(static_cast<size_t>(size()));
   absl::Status moved = rows.Reserve(static_cast<size_t>(size()));
@@ -110,8 +116,8 @@ void RowStore::ShrinkIfSparse() {
     if (moved.ok()) moved = index.Insert(key, is_row ? number : row);
     if (!moved.ok() || !is_row) return;
     old_numbers.push_back(row);
-    std::memcpy(rows.Weights(number), WeightsOf(row), FloatBytes(options_.dim));
-    std::memcpy(rows.Slots(number), SlotsOf(row), FloatBytes(slots_per_row_));
+    std::memcpy(rows.Weights(number), WeightsOf(row), format_.weight_bytes());
+    std::memcpy(rows.Slots(number), SlotsOf(row), format_.slot_bytes());
   });
   if (moved.ok() && limits_ != nullptr) moved = limits_->Renumber(old_numbers);
   if (!moved.ok()) return;
@@ -193,7 +199,7 @@ absl::Status RowStore::Create(uint64_t key, uint64_t hash, uint32_t value, uint3
   if (limits.max_rows > 0 && size() >= limits.max_rows) {
     room = evict();
   } else if (limits.at_budget) {
-    size_t bytes = free_.empty() ? copied_floats() * sizeof(float) : 0;  // with the clock
+    size_t bytes = free_.empty() ? format_.row_bytes() + sizeof(uint32_t) : 0;  // with the clock
     if (!in_index && index_.MustGrow()) bytes += index_.GrowthBytes();
     room = bytes == 0 || MayGrow(bytes) || evict();
   }

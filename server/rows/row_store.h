@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "base/check.h"
 #include "optim/optimizer.h"
+#include "optim/row_format.h"
 #include "proto/job.pb.h"
 #include "server/rows/page_arena.h"
 #include "server/rows/row_copies.h"
@@ -43,6 +44,7 @@ class RowStore {
     uint64_t seed = 0;  // for initial values
     Initializer initializer;
     const optim::RowOptimizer* optimizer = nullptr;  // outlives the store
+    optim::RowTypes types;
     int64_t expected_rows = 0;   // a hint, capped at 65,536; the store grows beyond it
     std::string table;           // name; unless empty, files of other tables are refused
     PageArena* arena = nullptr;  // outlives the store; null: the store has an arena of its own
@@ -115,18 +117,20 @@ class RowStore {
   int slots_per_row() const { return slots_per_row_; }
   // Rows, including absent ones that are not erased yet.
   int64_t size() const { return index_.size() - candidates_; }
+  // Requires: weights, and slots, are stored as F32.
   absl::Span<const float> Weights(uint32_t row_number) const {
-    TANDEM_CHECK(row_number < static_cast<size_t>(size()) + free_.size());
+    TANDEM_CHECK(row_number < static_cast<size_t>(size()) + free_.size() && format_.f32_weights());
     return {WeightsOf(row_number), static_cast<size_t>(options_.dim)};
   }
   absl::Span<const float> Slots(uint32_t row_number) const {
-    TANDEM_CHECK(row_number < static_cast<size_t>(size()) + free_.size());
+    TANDEM_CHECK(row_number < static_cast<size_t>(size()) + free_.size() && format_.f32_slots());
     return {SlotsOf(row_number), static_cast<size_t>(slots_per_row_)};
   }
 
  protected:
   static constexpr uint32_t kNoRow = RowIndex::kNoRow;
 
+  // Where a row is stored: as floats, unless the format of the table says otherwise.
   float* WeightsOf(uint32_t row) const { return static_cast<float*>(rows_.Weights(row)); }
   float* SlotsOf(uint32_t row) const { return static_cast<float*>(rows_.Slots(row)); }
   void CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const;
@@ -140,6 +144,7 @@ class RowStore {
 
   const Options options_;
   const int slots_per_row_;
+  const optim::RowFormat format_;
   const std::unique_ptr<PageArena> own_arena_;  // null: the arena of the options
   PageArena* const arena_;
   RowIndex index_;

@@ -5,10 +5,12 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/diverged.h"
 #include "base/status_macros.h"
 #include "optim/dim_dispatch.h"
-#include "optim/initializer.h"
+#include "optim/row_rounding.h"
 
 namespace tandem::server {
 namespace {
@@ -64,8 +66,10 @@ struct RowTable::Block {
   const RowIndex::Bucket* homes[kBlock];
   uint64_t bucket_count;  // when `homes` were found
   uint32_t rows[kBlock];
-  float* weights[kBlock];   // of each row that exists
-  float* slots[kBlock];     // the same, if the slots are used
+  // Where each row that exists is stored, and its slots if they are used: as floats, unless the
+  // format of the table says otherwise.
+  float* weights[kBlock];
+  float* slots[kBlock];
   size_t capacity;          // of the rows, when these pointers were found
   uint32_t others[kBlock];  // indices in this block
   size_t other_count;
@@ -144,49 +148,144 @@ absl::Status RowTable::ForEachBlockCreating(absl::Span<const uint64_t> keys, Use
   return created;
 }
 
+// Fills `out` with the dim floats that a key without a row reads as.
 template <bool kLimits>
-size_t RowTable::PullRows(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
+void RowTable::FillAbsent(uint64_t key, float* out) const {
+  if (kLimits && options_.limits.zeros) {
+    std::fill_n(out, options_.dim, 0.0f);
+  } else {
+    format_.InitWeights(options_.initializer, options_.seed, key, out);
+  }
+}
+
+template <bool kLimits, typename Copy>
+size_t RowTable::PullRows(absl::Span<const uint64_t> keys, bool with_slots, absl::Span<float> out,
+                          Copy copy) const {
   size_t absent = 0;
   const auto is_present = [this](uint32_t row) {
     return kLimits ? limits_->IsPresent(row) : row != kNoRow;
   };
-  const bool catches_up = options_.optimizer->catches_up();
   optim::DispatchDim(options_.dim, [&](auto dim) {
-    ForEachBlock<kLimits>(keys, /*with_slots=*/catches_up, [&](size_t first, const Block& block) {
+    ForEachBlock<kLimits>(keys, with_slots, [&](size_t first, const Block& block) {
       float* to = out.data() + Floats(dim, first);
       for (size_t i = 0; i < block.keys.size(); ++i, to += dim) {
         if (is_present(block.rows[i])) [[likely]] {
-          if (catches_up) {
-            options_.optimizer->CatchUp(dim, settings_.steps_taken, block.weights[i],
-                                        block.slots[i], to, /*out_slots=*/nullptr);
-            continue;
-          }
-          std::memcpy(to, block.weights[i], Floats(dim, sizeof(float)));
+          copy(dim, block, i, to);
           continue;
         }
         ++absent;
-        if (kLimits && options_.limits.zeros) {
-          std::fill_n(to, Floats(dim, 1), 0.0f);
-        } else {
-          optim::InitRow(options_.initializer, options_.seed, block.keys[i],
-                         absl::MakeSpan(to, Floats(dim, 1)));
-        }
+        FillAbsent<kLimits>(block.keys[i], to);
       }
     });
   });
   return absent;
 }
 
-size_t RowTable::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
-  TANDEM_CHECK(out.size() == Floats(options_.dim, keys.size()));
-  return limits_ == nullptr ? PullRows<false>(keys, out) : PullRows<true>(keys, out);
+template <bool kLimits>
+size_t RowTable::PullAs(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
+  if (options_.optimizer->catches_up()) {
+    std::vector<float> slots(Floats(slots_per_row_, 1));
+    return PullRows<kLimits>(
+        keys, /*with_slots=*/true, out, [&](auto dim, const Block& block, size_t i, float* to) {
+          format_.ReadWeights(dim, block.weights[i], to);
+          format_.ReadSlots(block.slots[i], slots.data());
+          options_.optimizer->CatchUp(dim, settings_.steps_taken, to, slots.data(), to,
+                                      /*out_slots=*/nullptr);
+        });
+  }
+  if (format_.f32_weights()) {
+    return PullRows<kLimits>(keys, /*with_slots=*/false, out,
+                             [](auto dim, const Block& block, size_t i, float* to) {
+                               std::memcpy(to, block.weights[i], Floats(dim, sizeof(float)));
+                             });
+  }
+  return PullRows<kLimits>(keys, /*with_slots=*/false, out,
+                           [this](auto dim, const Block& block, size_t i, float* to) {
+                             format_.ReadWeights(dim, block.weights[i], to);
+                           });
 }
 
-void RowTable::ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
-                          const float* gradients, float scale, const optim::OptimizerStep& step) {
-  options_.optimizer->Apply(options_.dim, scale, step,
-                            absl::MakeConstSpan(gradients, Floats(options_.dim, weights.size())),
-                            weights, slots);
+size_t RowTable::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
+  TANDEM_CHECK(out.size() == Floats(options_.dim, keys.size()));
+  return limits_ == nullptr ? PullAs<false>(keys, out) : PullAs<true>(keys, out);
+}
+
+template <bool kLimits>
+size_t RowTable::PullStoredRows(absl::Span<const uint64_t> keys, size_t words, float* out) const {
+  size_t absent = 0;
+  std::vector<float> initial(Floats(options_.dim, 1));
+  ForEachBlock<kLimits>(keys, /*with_slots=*/false, [&](size_t first, const Block& block) {
+    float* to = out + first * words;
+    for (size_t i = 0; i < block.keys.size(); ++i, to += words) {
+      to[words - 1] = 0;  // may be longer than the row
+      if (kLimits ? limits_->IsPresent(block.rows[i]) : block.rows[i] != kNoRow) [[likely]] {
+        std::memcpy(to, block.weights[i], format_.weight_bytes());
+        continue;
+      }
+      ++absent;
+      FillAbsent<kLimits>(block.keys[i], initial.data());
+      format_.WriteWeights(initial.data(), to);
+    }
+  });
+  return absent;
+}
+
+size_t RowTable::PullStored(absl::Span<const uint64_t> keys, size_t words,
+                            absl::Span<float> out) const {
+  TANDEM_CHECK(out.size() == keys.size() * words && !options_.optimizer->catches_up());
+  TANDEM_CHECK(words * sizeof(float) >= format_.weight_bytes());
+  return limits_ == nullptr ? PullStoredRows<false>(keys, words, out.data())
+                            : PullStoredRows<true>(keys, words, out.data());
+}
+
+// Says which row its type cannot hold.
+std::string RowTable::Unstorable(uint64_t key) const {
+  return absl::StrCat("table ", options_.table, ": the row of key ", key,
+                      " has a weight that is not finite, or larger than ", optim::kMaxF16,
+                      ", which row_dtype F16 cannot hold; hint: use BF16");
+}
+
+// At most kBlock rows. Those that are not stored as floats are expanded, updated and stored again.
+void RowTable::ApplyBlock(absl::Span<const uint64_t> keys, absl::Span<float* const> weights,
+                          absl::Span<float* const> slots, const float* gradients, float scale,
+                          const optim::OptimizerStep& step, Expanded* expanded) {
+  using optim::RoundingBits;
+  const size_t rows = keys.size(), dim = Floats(options_.dim, 1), width = Floats(slots_per_row_, 1);
+  const bool f32_weights = format_.f32_weights(), f32_slots = format_.f32_slots();
+  const absl::Span<const float> all(gradients, rows * dim);
+  if (f32_weights && f32_slots) [[likely]] {
+    return options_.optimizer->Apply(options_.dim, scale, step, all, weights, slots);
+  }
+  float* w[kBlock];
+  float* s[kBlock];
+  if (!f32_weights) expanded->weights.resize(kBlock * dim);
+  if (!f32_slots) expanded->slots.resize(kBlock * width);
+  for (size_t i = 0; i < rows; ++i) {
+    w[i] = f32_weights ? weights[i] : expanded->weights.data() + i * dim;
+    s[i] = f32_slots ? slots[i] : expanded->slots.data() + i * width;
+  }
+  if (!f32_weights) {
+    optim::DispatchDim(options_.dim, [&](auto d) {
+      for (size_t i = 0; i < rows; ++i) format_.ReadWeights(d, weights[i], w[i]);
+    });
+  }
+  for (size_t i = 0; i < rows && !f32_slots; ++i) format_.ReadSlots(slots[i], s[i]);
+  options_.optimizer->Apply(options_.dim, scale, step, all, {w, rows}, {s, rows});
+  if (!f32_weights) {
+    optim::DispatchDim(options_.dim, [&](auto d) {
+      for (size_t i = 0; i < rows; ++i) {
+        const RoundingBits bits(options_.seed, step.stamp, keys[i], RoundingBits::kWeights);
+        if (format_.WriteWeights(d, w[i], bits, weights[i])) [[likely]] {
+          continue;
+        }
+        unstorable_.Update(
+            DivergedError(absl::StrCat(Unstorable(keys[i]), ", or lower the learning rate")));
+      }
+    });
+  }
+  for (size_t i = 0; i < rows && !f32_slots; ++i) {
+    format_.WriteSlots(s[i], {options_.seed, step.stamp, keys[i], RoundingBits::kState}, slots[i]);
+  }
 }
 
 absl::Status RowTable::Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
@@ -198,11 +297,12 @@ absl::Status RowTable::Push(absl::Span<const uint64_t> keys, absl::Span<const fl
     ApplyToRows(keys, rows, gradients, scale, step);
     return absl::OkStatus();
   }
+  Expanded expanded;
   return ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
     const absl::Span<const float> from = gradients.subspan(Floats(options_.dim, first));
     PrefetchNextGradients(from, Floats(options_.dim, kBlock));
     BeforeChange(block.keys, block.Rows());
-    ApplyBlock(block.Weights(), block.Slots(), from.data(), scale, step);
+    ApplyBlock(block.keys, block.Weights(), block.Slots(), from.data(), scale, step, &expanded);
   });
 }
 
@@ -269,6 +369,7 @@ void RowTable::ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uin
   TANDEM_CHECK(keys.size() == row_numbers.size());
   TANDEM_CHECK(gradients.size() == Floats(options_.dim, row_numbers.size()));
   BeforeChange(keys, row_numbers);
+  Expanded expanded;
   float* weights[kBlock];
   float* slots[kBlock];
   const auto prefetch = [this](absl::Span<const uint32_t> rows) {
@@ -286,8 +387,9 @@ void RowTable::ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uin
         slots[end] = SlotsOf(block[end]);
       }
       if (begin == end) continue;
-      ApplyBlock({weights + begin, end - begin}, {slots + begin, end - begin},
-                 gradients.data() + Floats(options_.dim, first + begin), scale, step);
+      ApplyBlock(keys.subspan(first + begin, end - begin), {weights + begin, end - begin},
+                 {slots + begin, end - begin},
+                 gradients.data() + Floats(options_.dim, first + begin), scale, step, &expanded);
     }
   }
 }
@@ -299,14 +401,17 @@ absl::Status RowTable::Assign(absl::Span<const uint64_t> keys, absl::Span<const 
   TANDEM_CHECK(weights.size() == keys.size() * dim);
   TANDEM_CHECK(slots.empty() || slots.size() == keys.size() * slots_per_row);
   if (limited()) return SetRows(keys, weights, slots, /*ages=*/{}, kAnyRows);
-  return ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
+  TANDEM_RETURN_IF_ERROR(ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
     BeforeChange(block.keys, block.Rows());
     for (size_t i = 0; i < block.keys.size(); ++i) {
-      std::copy_n(weights.data() + (first + i) * dim, dim, block.weights[i]);
+      if (!format_.WriteWeights(weights.data() + (first + i) * dim, block.weights[i])) {
+        unstorable_.Update(absl::OutOfRangeError(Unstorable(block.keys[i])));
+      }
       if (slots.empty()) continue;
-      std::copy_n(slots.data() + (first + i) * slots_per_row, slots_per_row, block.slots[i]);
+      format_.WriteSlots(slots.data() + (first + i) * slots_per_row, block.slots[i]);
     }
-  });
+  }));
+  return unstorable_;
 }
 
 uint64_t RowTable::Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
@@ -397,12 +502,12 @@ absl::Status RowTable::SetRows(absl::Span<const uint64_t> keys, absl::Span<const
       TANDEM_RETURN_IF_ERROR(Create(keys[i], hash, row, age, &row));
       if (row == kNoRow) continue;
     }
-    std::copy_n(weights.data() + i * dim, dim, WeightsOf(row));
-    if (!slots.empty()) {
-      std::copy_n(slots.data() + i * slots_per_row, slots_per_row, SlotsOf(row));
+    if (!format_.WriteWeights(weights.data() + i * dim, WeightsOf(row))) {
+      unstorable_.Update(absl::OutOfRangeError(Unstorable(keys[i])));
     }
+    if (!slots.empty()) format_.WriteSlots(slots.data() + i * slots_per_row, SlotsOf(row));
   }
-  return absl::OkStatus();
+  return unstorable_;
 }
 
 StoreMemory RowTable::Memory() const {

@@ -8,13 +8,15 @@
 //
 // Errors: calls that create rows return RESOURCE_EXHAUSTED if there is no memory for a row, or if
 // the range has 2^31 rows. Some of their keys may be done by then. The table stays usable.
-// With AT_BUDGET a key for which there is no memory is refused instead.
+// With AT_BUDGET a key for which there is no memory is refused instead. Loading returns
+// unstorable().
 //
 // Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
-// more. It allocates nothing unless it creates rows.
+// more. It allocates nothing unless it creates rows, or rows are not stored as floats.
 //
 // Invariants:
-//   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
+//   (1) a row is dim weights and slots_per_row optimizer slots. Callers see floats; row_format.h
+//       says how they are stored;
 //   (2) a row's initial values depend only on (seed, key);
 //   (3) reads create no row. A row exists from its first update, or from the call that sets it.
 //       Until then its key is absent and reads as the initial values. Limits change this
@@ -29,6 +31,7 @@
 #define TANDEM_SERVER_ROWS_ROW_TABLE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,6 +50,10 @@ class RowTable : public RowStore {
   // no row.
   size_t Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
+  // The same rows as they travel: `words` words of 4 bytes each (optim::WireWords), in the type in
+  // which they are stored. Requires: the optimizer does not catch up.
+  size_t PullStored(absl::Span<const uint64_t> keys, size_t words, absl::Span<float> out) const;
+
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent, unless
   // the limits refuse the key. `step`: RowOptimizer::Apply. Requires: keys unique.
   absl::Status Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale,
@@ -62,6 +69,9 @@ class RowTable : public RowStore {
   // unique.
   absl::Status RowsForUpdate(absl::Span<const uint64_t> keys, absl::Span<const int64_t> read_at,
                              absl::Span<uint32_t> row_numbers);
+  // Not OK after an update (then a DivergedError) or a load of a weight that the row's type cannot
+  // hold. The message is for users, and names the table and the key.
+  const absl::Status& unstorable() const { return unstorable_; }
   // Applies gradients to rows by key and number, except keys with kNoRow. Requires: row numbers
   // valid and distinct.
   void ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers,
@@ -102,9 +112,22 @@ class RowTable : public RowStore {
   template <typename Use>
   absl::Status ForEachBlockCreating(absl::Span<const uint64_t> keys, Use use);
   template <bool kLimits>
-  size_t PullRows(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
-  void ApplyBlock(absl::Span<float* const> weights, absl::Span<float* const> slots,
-                  const float* gradients, float scale, const optim::OptimizerStep& step);
+  void FillAbsent(uint64_t key, float* out) const;
+  template <bool kLimits>
+  size_t PullAs(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
+  template <bool kLimits, typename Copy>
+  size_t PullRows(absl::Span<const uint64_t> keys, bool with_slots, absl::Span<float> out,
+                  Copy copy) const;
+  template <bool kLimits>
+  size_t PullStoredRows(absl::Span<const uint64_t> keys, size_t words, float* out) const;
+  std::string Unstorable(uint64_t key) const;
+  // The rows of a block as floats, if they are not stored as floats.
+  struct Expanded {
+    std::vector<float> weights, slots;
+  };
+  void ApplyBlock(absl::Span<const uint64_t> keys, absl::Span<float* const> weights,
+                  absl::Span<float* const> slots, const float* gradients, float scale,
+                  const optim::OptimizerStep& step, Expanded* expanded);
 
   // With limits.
   absl::Status Admit(size_t i, uint64_t key, uint32_t* row_number);
@@ -114,6 +137,7 @@ class RowTable : public RowStore {
 
   double loadable_ = 0;            // rows of all loads so far, times their shares
   std::vector<uint32_t> missing_;  // scratch of updates with limits
+  absl::Status unstorable_;
 };
 
 }  // namespace tandem::server

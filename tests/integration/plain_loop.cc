@@ -20,6 +20,7 @@
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
+#include "tests/round_row.h"
 #include "tests/rows_in.h"
 
 namespace tandem {
@@ -42,10 +43,14 @@ struct Fold {
 // One table: rows of weights followed by slots, and the queue of a fixed delay.
 class PlainTable {
  public:
-  static absl::StatusOr<PlainTable> New(int dim, const Optimizer& config, int64_t delay) {
+  static absl::StatusOr<PlainTable> New(int dim, const Optimizer& config, int64_t delay,
+                                        optim::RowTypes types = {}, uint64_t seed = 0) {
     TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(config));
     TANDEM_ASSIGN_OR_RETURN(auto schedule, optim::Schedule::New(config.schedule()));
-    return PlainTable(dim, std::move(optimizer), std::move(schedule), delay);
+    PlainTable table(dim, std::move(optimizer), std::move(schedule), delay);
+    table.types_ = types;
+    table.seed_ = seed;
+    return table;
   }
 
   int dim() const { return dim_; }
@@ -61,7 +66,9 @@ class PlainTable {
     std::vector<float>& row = it->second;
     if (first) {
       row.resize(static_cast<size_t>(dim_ + optimizer_->slots_per_row(dim_)));
-      init(absl::MakeSpan(row).first(static_cast<size_t>(dim_)));
+      const auto weights = absl::MakeSpan(row).first(static_cast<size_t>(dim_));
+      init(weights);
+      optim::RoundToNearest(types_.row, weights);
       optimizer_->InitSlots(dim_, absl::MakeSpan(row).subspan(static_cast<size_t>(dim_)));
     }
     std::vector<float> read(static_cast<size_t>(dim_));
@@ -91,12 +98,15 @@ class PlainTable {
     if (fold.samples == 0) return;
     ++steps_;
     const float factor = optim::FoldFactor(static_cast<double>(fold.samples));
-    optim::OptimizerStep step = {.number = steps_};
+    optim::OptimizerStep step = {.number = steps_, .stamp = steps_};
     if (schedule_ != nullptr) step.rate = schedule_->FactorAt(fold.sample_clock);
     for (const auto& [key, gradient] : fold.sums) {
-      float* const row = rows_.at(key).data();
+      const absl::Span<float> all = absl::MakeSpan(rows_.at(key));
+      float* const row = all.data();
       float* const slots = row + dim_;
       optimizer_->Apply(dim_, factor, step, gradient, {&row, 1}, {&slots, 1});
+      RoundRow(types_, *optimizer_, seed_, steps_, key, all.first(static_cast<size_t>(dim_)),
+               all.subspan(static_cast<size_t>(dim_)));
     }
   }
 
@@ -107,6 +117,8 @@ class PlainTable {
   std::unordered_map<uint64_t, std::vector<float>> rows_;
   std::deque<Fold> queue_;
   int64_t steps_ = 0;  // of the optimizer
+  optim::RowTypes types_;
+  uint64_t seed_ = 0;
 };
 
 // The sum of the workers' dense gradients, of what the job lets travel of them: all, or what a
@@ -240,8 +252,9 @@ class PlainLoop {
       if (table.dense) continue;  // comes last, below
       inputs.tables.push_back(
           {table.name, static_cast<int>(shape.table_fields[t].size()), table.dim});
-      TANDEM_ASSIGN_OR_RETURN(PlainTable made,
-                              PlainTable::New(table.dim, table.optimizer, Delay(table.group)));
+      TANDEM_ASSIGN_OR_RETURN(
+          PlainTable made,
+          PlainTable::New(table.dim, table.optimizer, Delay(table.group), table.types, table.seed));
       tables_.push_back(std::move(made));
     }
     TANDEM_ASSIGN_OR_RETURN(model_,

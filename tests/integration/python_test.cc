@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/casts.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -31,6 +32,7 @@
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
+#include "optim/row_rounding.h"
 #include "tests/integration/run_job.h"
 
 namespace tandem {
@@ -656,7 +658,7 @@ seed: 5
 cluster { workers: 2 servers: 2 }
 data { format: PROGRAM }
 table {
-  name: "places" dim: 8 field: "city" field: "offer"
+  name: "places" dim: 8 field: "city" field: "offer" row_dtype: F16
   optimizer { kind: ADAGRAD learning_rate: 0.1 }
 }
 table {
@@ -665,7 +667,7 @@ table {
   eviction { kind: AGE versions: 1000 }
 }
 table {
-  name: "tags" dim: 3 field: "tag" ids_per_field: 2
+  name: "tags" dim: 3 field: "tag" ids_per_field: 2 row_dtype: BF16 state_dtype: BF16
   initializer { kind: UNIFORM scale: 0.7 }
   optimizer { kind: ADAM learning_rate: 0.1 catch_up: true }
 }
@@ -819,6 +821,7 @@ TEST_F(PythonTest, ReplicasChangedBetweenStepsAreComparedAtRest) {
 
 // The modules that serve make initial values themselves: each bit is that of the servers.
 TEST_F(PythonTest, InitialValuesAreThoseOfTheServers) {
+  const Table::Dtype types[] = {Table::F32, Table::BF16, Table::F16};
   const uint64_t ids[] = {0, 1, 7, 12345, uint64_t{1} << 63, ~uint64_t{0}, 0x9e3779b97f4a7c15u};
   std::string lines;
   for (const uint64_t salt : {uint64_t{0}, uint64_t{42}, ~uint64_t{0} - 3, uint64_t{1} << 63}) {
@@ -829,10 +832,13 @@ TEST_F(PythonTest, InitialValuesAreThoseOfTheServers) {
       ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &initializer));
       for (const int dim : {1, 8, 13}) {
         for (const uint64_t id : ids) {
+          const Table::Dtype type = types[absl::c_count(lines, '\n') % 3];
           std::vector<float> row(static_cast<size_t>(dim));
           optim::InitRow(initializer, HashCombine(salt, HashName("initial values")), id,
                          absl::MakeSpan(row));
-          absl::StrAppend(&lines, salt, " ", dim, " ", static_cast<int64_t>(id), " ");
+          optim::RoundToNearest(type, absl::MakeSpan(row));
+          absl::StrAppend(&lines, salt, " ", dim, " ", Table::Dtype_Name(type), " ",
+                          static_cast<int64_t>(id), " ");
           for (const float x : row)
             absl::StrAppendFormat(&lines, "%08x", absl::bit_cast<uint32_t>(x));
           absl::StrAppend(&lines, " ", text, "\n");

@@ -203,7 +203,10 @@ def tables_are_mapped(saved):
             base = part.stored
             while base is not None and not isinstance(base, numpy.memmap):
                 base = base.base
-            assert base is not None and not part.stored.flags.writeable
+            # Rows of F32 are as in the file, and others are made.
+            assert part.stored.flags.writeable == (table.name != "words")
+            assert base is not None or part.stored.flags.writeable
+            assert part.stored.dtype == part.slots.dtype == numpy.float32
             assert (part.ages is None) == (table.name != "words")  # which has an eviction
             if part.ages is not None:
                 assert len(part.ages) == len(part.keys) and len(part.candidates) == 0
@@ -432,12 +435,15 @@ def tables_with_limits_have_ages_and_candidates(folder):
         for kept in size + len(body) - 8, size, 84, 80:
             os.truncate(path, kept)
             refused("is the copy whole?", _read_range, path, _map(path))
-    for at in 104, 108, 112:  # types of rows and of state, flags
+    later = "of a later version of Tandem"
+    more = "1 numbers a row of 0 slots"
+    # The types of rows and of state, numbers, flags.
+    for at, value, text in (104, 3, later), (108, 2, later), (112, 1, more), (116, 1, later):
         changed = bytearray(head + body)
-        changed[at] = 1
+        changed[at] = value
         with open(path, "wb") as file:
             file.write(changed)
-        refused("of a later version of Tandem", _read_range, path, _map(path))
+        refused(text, _read_range, path, _map(path))
 
 
 def rows_catch_up():
@@ -508,12 +514,13 @@ def failed_exports_leave_the_last(out, folder):
 
 
 def initial_values(path):
-    """Each line: salt, dim, id, the row's bits in hexadecimal, and the initializer's text."""
+    """Each line: salt, dim, row_dtype, id, the row's bits in hexadecimal, and the initializer's
+    text."""
     rows = 0
     with open(path, encoding="utf-8") as file:
         for line in file:
-            salt, dim, key, bits, text = line.rstrip("\n").split(" ", 4)
-            initializer = Initializer(text, int(salt), int(dim))
+            salt, dim, row_dtype, key, bits, text = line.rstrip("\n").split(" ", 5)
+            initializer = Initializer(text, int(salt), int(dim), row_dtype)
             want = numpy.frombuffer(bytes.fromhex(bits), dtype=">u4").astype("u4")
             plain = InitialValues(initializer, int(dim))
             for module in (plain, torch.jit.script(plain)) if rows % 16 == 0 else (plain,):

@@ -4,14 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
 
@@ -67,8 +71,8 @@ const char* const kOptimizers[] = {
     "kind: AMSGRAD learning_rate: 0.02",
     "kind: ADAMW learning_rate: 0.02",
     "kind: RMSPROP learning_rate: 0.02",
-    "kind: ADAGRAD learning_rate: 0.1 schedule { kind: COSINE warmup_samples: 30 "
-    "warmup_factor: 0.2 restart_samples: 50 restart_growth: 1.5 end_factor: 0.1 }",
+    ("kind: ADAGRAD learning_rate: 0.1 schedule { kind: COSINE warmup_samples: 30 "
+     "warmup_factor: 0.2 restart_samples: 50 restart_growth: 1.5 end_factor: 0.1 }"),
 };
 
 TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {
@@ -104,6 +108,52 @@ TEST(EqualityTest, RowsThatComeAndGoAreThePlainLoopOnAnyNumberOfServers) {
         ExpectReference(job, delay, delay, TestSeed());
       }
     }
+  }
+}
+
+// Rows of 16 bits are rounded in the same way wherever they are, moves included.
+TEST(EqualityTest, RowsOf16BitsAreThePlainLoopOnAnyNumberOfServers) {
+  const char* const kTypes[] = {" row_dtype: BF16 state_dtype: BF16 ", " row_dtype: F16 ",
+                                " state_dtype: BF16 "};
+  int cases = 0;
+  for (const char* optimizer : kOptimizers) {
+    for (const int delay : {0, 2}) {
+      SimJob job = Base(optimizer);
+      job.servers = 1 << cases % 3;
+      job.depth = cases % 2;
+      job.row_rules = kTypes[cases % 3];
+      job.second_row_rules = kTypes[(cases + 1) % 3];
+      if (cases % 4 == 3) job.row_rules += kCountAndAge;
+      if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+      job.dense_on_servers = delay > 0;
+      ExpectReference(job, delay, delay, TestSeed());
+      ++cases;
+    }
+  }
+  for (const int servers : {1, 2, 4}) {
+    SimJob job = Base("kind: ADAM learning_rate: 0.02");
+    job.servers = servers;
+    job.row_rules = kTypes[0];
+    ExpectReference(job, 0, 0, TestSeed());
+  }
+}
+
+TEST(EqualityTest, AnyTypesOfRowsAreThePlainLoop) {
+  const uint64_t count = SeedCount(60);
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 43));
+    SimJob job = Base("");
+    const int delay = random.Bernoulli(0.3) ? static_cast<int>(random.Uniform(4)) : 0;
+    if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+    if (random.Bernoulli(0.5)) job.row_rules = kCountAndAge;
+    AddTypes(seed, &job);
+    if (random.Bernoulli(0.5)) job.optimizer = kOptimizers[random.Uniform(std::size(kOptimizers))];
+    job.servers = 1 + static_cast<int>(random.Uniform(4));
+    job.depth = static_cast<int>(random.Uniform(3));
+    job.dense_on_servers = true;
+    ExpectReference(job, delay, delay, seed);
+    if (::testing::Test::HasFailure()) break;
   }
 }
 
@@ -197,6 +247,8 @@ TEST(EqualityTest, RowsThatCatchUpAreThePlainLoop) {
         job.servers = servers;
         job.depth = servers % 3;
         if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+        ExpectReference(job, delay, 0, TestSeed());
+        job.row_rules = " row_dtype: BF16 state_dtype: BF16 ";
         ExpectReference(job, delay, 0, TestSeed());
       }
     }

@@ -17,7 +17,9 @@
 #include "job/job.h"
 #include "optim/fold.h"
 #include "optim/optimizer.h"
+#include "optim/row_dtype.h"
 #include "optim/schedule.h"
+#include "tests/round_row.h"
 #include "tests/sim/proof/toy_model.h"
 
 namespace tandem {
@@ -101,10 +103,14 @@ class Reference {
     std::unique_ptr<optim::Schedule> schedule;
     int64_t delay;
     int64_t steps = 0;  // of the optimizer
+    optim::RowTypes types;
+    uint64_t seed = 0;
     std::unordered_map<uint64_t, RowState> rows;
     std::deque<Gradients> queue;
 
     void SetRules(const job::TablePlan& table) {
+      types = table.types;
+      seed = table.seed;
       threshold = table.admission.kind() == Admission::COUNT ? table.admission.threshold() : 1;
       within = table.admission.within_versions();
       max_age = table.eviction.versions();
@@ -213,6 +219,8 @@ class Reference {
                                optim::FoldFactor(static_cast<double>(step.samples)),
                                {.number = table.steps, .rate = table.RateAt(step.sample_clock)},
                                sum, {&weights, 1}, {&slots, 1});
+        RoundRow(table.types, *table.optimizer, table.seed, table.steps, key,
+                 absl::MakeSpan(row->weights), absl::MakeSpan(row->slots));
       }
     }
   }

@@ -117,6 +117,7 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
     Random random(seed);
     SimJob job = RandomJob(seed, &random);
     if (random.Bernoulli(0.5)) AddRowRules(seed, /*at_budget=*/false, &job);
+    if (seed % 2 == 0) AddTypes(seed, &job);
     const ToyModel::Options model = RandomModel(job, seed, &random);
     // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles
     // it.

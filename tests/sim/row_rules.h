@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,22 @@ inline void AddRowRules(uint64_t seed, bool at_budget, SimJob* job) {
   if (job->second_table && !job->second_frozen && may_have(second)) {
     job->second_row_rules = RandomRowRules(at_budget, &random);
   }
+}
+
+// Gives the tables types of 16 bits, and the job an optimizer with state. Values then do not say
+// which updates made them, so CheckedWorldOptions::explain must be false.
+inline void AddTypes(uint64_t seed, SimJob* job) {
+  Random random(HashCombine(seed, 41));
+  const auto type = [&random] {
+    const char* const kTypes[] = {" row_dtype: BF16 ", " row_dtype: F16 ", " state_dtype: BF16 ",
+                                  " row_dtype: BF16 state_dtype: BF16 "};
+    return kTypes[random.Uniform(std::size(kTypes))];
+  };
+  job->row_rules += type();
+  if (job->second_table) job->second_row_rules += type();
+  if (absl::StrContains(job->dense_policy, "ORDERED_MOMENTUM")) return;  // which needs MOMENTUM
+  job->optimizer =
+      random.Bernoulli(0.5) ? "kind: ADAGRAD learning_rate: 0.3" : "kind: ADAM learning_rate: 0.02";
 }
 
 // The most pages that the rows of a range take in these small worlds: one each for rows, clocks and

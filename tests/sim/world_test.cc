@@ -75,7 +75,7 @@ SimJob RandomSyncRoundsJob(Random* random) {
   return job;
 }
 
-// In every third job rows come and go.
+// In every third job rows come and go, and in every tenth they have 16 bits.
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
   int moves = 0, breaks = 0, checkpoints = 0, full_disks = 0;
@@ -86,7 +86,10 @@ TEST(WorldTest, SurvivesAnything) {
     Random random(seed);
     SimJob job = RandomJob(&random);
     if (seed % 3 == 0) AddRowRules(seed, /*at_budget=*/true, &job);
+    const bool typed = seed % 10 == 7;
+    if (typed) AddTypes(seed, &job);
     CheckedWorldOptions options = RandomWorld(job, seed, &random);
+    options.explain = !typed;
     AddBudget(seed, job, &options);
     options.no_room = RandomFullDisk(seed, 40);
     SimRun run(job, options);

@@ -107,6 +107,12 @@ CLI::App* AddBench(CLI::App* bench, const char* name, const char* what, bool* ti
   return app;
 }
 
+void AddRowDtype(CLI::App* app, Table::Dtype* type) {
+  app->add_option("--row-dtype", *type, "F32 (the default), BF16 or F16")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Table::Dtype>{
+          {"F32", Table::F32}, {"BF16", Table::BF16}, {"F16", Table::F16}}));
+}
+
 void AddStore(CLI::App* app, StoreBenchOptions* o) {
   app->add_option("--rows", o->rows)->capture_default_str();
   app->add_option("--dim", o->dim)->capture_default_str();
@@ -115,6 +121,15 @@ void AddStore(CLI::App* app, StoreBenchOptions* o) {
   app->add_option("--batches", o->batches, "Batches of each kind in a repetition")
       ->capture_default_str();
   app->add_option("--seed", o->seed)->capture_default_str();
+  app->add_option("--optimizer", o->optimizer, "ROWWISE_ADAGRAD (the default), ADAGRAD or ADAM")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Optimizer::Kind>{{"ROWWISE_ADAGRAD", Optimizer::ROWWISE_ADAGRAD},
+                                                 {"ADAGRAD", Optimizer::ADAGRAD},
+                                                 {"ADAM", Optimizer::ADAM}}));
+  AddRowDtype(app, &o->types.row);
+  app->add_option("--state-dtype", o->types.state, "F32 (the default) or BF16")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Table::Dtype>{{"F32", Table::F32}, {"BF16", Table::BF16}}));
   app->add_option("--stream", o->stream,
                   "Run a stream of updates instead, of this many distinct ids (Zipf's law)");
   app->add_option("--skew", o->skew, "Stream: exponent of Zipf's law")->capture_default_str();
@@ -133,6 +148,7 @@ void AddStore(CLI::App* app, StoreBenchOptions* o) {
 void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--rows", o->rows)->capture_default_str();
   app->add_option("--dim", o->dim)->capture_default_str();
+  AddRowDtype(app, &o->row_dtype);
   app->add_option("--keys", o->keys, "Distinct keys of a request (several allowed)")
       ->capture_default_str();
   app->add_option("--repetitions", o->repetitions)->capture_default_str();

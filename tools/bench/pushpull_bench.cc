@@ -214,8 +214,8 @@ std::unique_ptr<transport::Transport> NewEndpoint(const std::string& transport, 
 job::ResolvedJob MakePlan(const PushPullBenchOptions& options) {
   return LoneShardPlan(
       absl::StrCat("table { name: \"ids\" dim: ", options.dim, " expected_rows: ", options.rows,
-                   " optimizer { kind: ", Optimizer::Kind_Name(options.optimizer),
-                   " learning_rate: 0.01 } }\n"),
+                   " row_dtype: ", Table::Dtype_Name(options.row_dtype), " optimizer { kind: ",
+                   Optimizer::Kind_Name(options.optimizer), " learning_rate: 0.01 } }\n"),
       "kind: BSP", 1);
 }
 
@@ -251,7 +251,7 @@ class Ours {
       }
       rows.Resize(keys.size() * static_cast<size_t>(options_.dim));
       // Gradients of 0 create the rows.
-      TANDEM_RETURN_IF_ERROR(store_.Push(keys, rows.span(), kScale, kStep));
+      TANDEM_RETURN_IF_ERROR(store_.Push(keys, rows.span(), kScale, NextStep()));
       TANDEM_RETURN_IF_ERROR(Push(keys, rows.span(), client::Client::Ids::kUnique).status());
     }
     return absl::OkStatus();
@@ -285,7 +285,8 @@ class Ours {
   // The shard multiplies the sum once by 1 / samples.
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
-  static constexpr optim::OptimizerStep kStep = {.number = 1};
+  // The step of the store that the shard's ranges have at their next push.
+  optim::OptimizerStep NextStep() { return {.number = 1, .stamp = ++stamp_}; }
 
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
@@ -299,6 +300,7 @@ class Ours {
     store.seed = plan_.tables[0].seed;
     store.initializer = plan_.tables[0].initializer;
     store.optimizer = optimizer_.get();
+    store.types = plan_.tables[0].types;
     return store;
   }
 
@@ -307,6 +309,7 @@ class Ours {
   const job::ResolvedJob plan_;
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
   server::RowTable store_;
+  int64_t stamp_ = 0;
   std::unique_ptr<LoneShard> shard_;
   std::unique_ptr<client::Client> client_;
   int64_t step_ = 0;
@@ -503,7 +506,7 @@ class Comparison {
     server::RowTable& store = ours_[0]->store();
     absl::Status pushed;
     const Beside beside = TimeBeside(1, [&](const auto& keys) {
-      pushed.Update(store.Push(keys, gradients_.span(), Ours::kScale, Ours::kStep));
+      pushed.Update(store.Push(keys, gradients_.span(), Ours::kScale, ours_[0]->NextStep()));
     });
     TANDEM_RETURN_IF_ERROR(pushed);
     for (size_t i = 0; i < ours_.size(); ++i) {
@@ -558,11 +561,13 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   out << "machine: " << MachineLine() << "\n"
       << absl::StrFormat(
-             "pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, %d in flight, frames of "
+             "pushpull: rows %d, dim %d of %s, %s, %d repetitions of %d trips, %d in flight, "
+             "frames of "
              "%d bytes%s, seed %d\n",
-             options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
-             options.repetitions, options.trips, options.in_flight, options.frame_bytes,
-             options.pin ? ", answering sides pinned" : "", options.seed)
+             options.rows, options.dim, Table::Dtype_Name(options.row_dtype),
+             Optimizer::Kind_Name(options.optimizer), options.repetitions, options.trips,
+             options.in_flight, options.frame_bytes, options.pin ? ", answering sides pinned" : "",
+             options.seed)
       << "                     keys   ours us   bare us  store us  M rows/s store/us   ours / "
          "(bare "
          "+ "

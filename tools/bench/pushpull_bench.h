@@ -38,6 +38,7 @@ struct PushPullBenchOptions {
   int trips = 20;     // trips of each kind in a repetition
   int in_flight = 1;  // client requests; bare trips and the store run alone
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
+  Table::Dtype row_dtype = Table::F32;
   uint64_t seed = 1;
   // Any of zmq, zmq-authenticated, zmq-encrypted and shm. The second and third use a token, as with
   // security.encrypt: CONTROL and ALL.

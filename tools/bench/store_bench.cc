@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "optim/optimizer.h"
+#include "optim/row_format.h"
 #include "server/rows/page_arena.h"
 #include "server/rows/row_table.h"
 #include "tools/bench/machine.h"
@@ -69,6 +70,7 @@ server::RowTable::Options StoreOptions(const StoreBenchOptions& options,
   store.salt = HashCombine(options.seed, 1);
   store.seed = HashCombine(options.seed, 2);
   store.optimizer = optimizer;
+  store.types = options.types;
   return store;
 }
 
@@ -131,7 +133,9 @@ class PlainTable {
   }
 
   void Update(const server::RowTable& store, uint32_t row) {
-    std::memcpy(Row(row), store.Weights(row).data(), dim_ * sizeof(float));
+    copy_.resize(dim_ + static_cast<size_t>(store.slots_per_row()));
+    store.CopyRow(row, copy_.data());
+    std::memcpy(Row(row), copy_.data(), dim_ * sizeof(float));
   }
 
   void Gather(absl::Span<const uint32_t> rows, float* out) const {
@@ -156,6 +160,7 @@ class PlainTable {
   server::PageArena arena_;
   char* rows_ = nullptr;
   size_t bytes_ = 0;
+  std::vector<float> copy_;  // scratch
 };
 
 // Million rows per second of each timed batch.
@@ -221,6 +226,14 @@ class SpeedRun {
   }
 
   void Print(std::ostream& out) {
+    const optim::RowFormat format(options_.types, options_.dim, *store_.options().optimizer);
+    const double payload = static_cast<double>(format.row_bytes() + sizeof(uint64_t));
+    const double bytes =
+        static_cast<double>(store_.Memory().bytes()) / static_cast<double>(store_.size());
+    out << absl::StrFormat(
+        "memory: %.1f bytes a row, of which key, weights and optimizer state take %.0f; %.1f M "
+        "rows a GB\n",
+        bytes, payload, 1e3 / bytes);
     out << "speed, M rows/s min      p50      p99      max  samples\n";
     for (const Measure* m : {&gather_, &pull_, &push_}) m->Print(out);
     PrintRatio(out, "pull / gather", pull_ratios_);
@@ -249,8 +262,9 @@ class SpeedRun {
     batch_.Next();
     if (gather_first) TimeGather();
     absl::Status pushed;
-    push_.Time(batch_.keys.size(),
-               [&] { pushed = store_.Push(batch_.keys, gradients_, 0.5f, {.number = 1}); });
+    push_.Time(batch_.keys.size(), [&] {
+      pushed = store_.Push(batch_.keys, gradients_, 0.5f, {1, 1, ++stamp_});
+    });
     if (!gather_first) TimeGather();
     for (const uint32_t row : batch_.rows) plain_.Update(store_, row);
     return pushed;
@@ -271,6 +285,7 @@ class SpeedRun {
   Measure gather_{"gather"}, pull_{"pull"}, push_{"push"};
   std::vector<double> pull_ratios_, push_ratios_;
   uint64_t checksum_ = 0;
+  int64_t stamp_ = 0;  // of the last push
 };
 
 }  // namespace
@@ -298,9 +313,11 @@ absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) 
         Eviction::Kind_Name(options.eviction), rows, options.seed);
     return StreamRun(options, StoreOptions(options, optimizer.get())).Run(out);
   }
-  out << absl::StrFormat("store: rows %d, dim %d, %s, batch %d keys, %d batches x %d, seed %d\n",
-                         options.rows, options.dim, optimizer->name(), options.batch_keys,
-                         options.batches, options.repetitions, options.seed);
+  out << absl::StrFormat(
+      "store: rows %d, dim %d of %s, %s, state of %s, batch %d keys, %d batches x %d, seed %d\n",
+      options.rows, options.dim, Table::Dtype_Name(options.types.row), optimizer->name(),
+      Table::Dtype_Name(options.types.state), options.batch_keys, options.batches,
+      options.repetitions, options.seed);
   SpeedRun run(options, optimizer.get());
   TANDEM_RETURN_IF_ERROR(run.Init());
   for (int r = 0; r < options.repetitions; ++r) TANDEM_RETURN_IF_ERROR(run.Repetition());

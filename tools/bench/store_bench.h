@@ -13,6 +13,7 @@
 #include <ostream>
 
 #include "absl/status/status.h"
+#include "optim/row_dtype.h"
 #include "proto/job.pb.h"
 
 namespace tandem::bench {
@@ -24,6 +25,7 @@ struct StoreBenchOptions {
   int repetitions = 7;
   int batches = 40;  // batches of each kind in a repetition
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
+  optim::RowTypes types;
   uint64_t seed = 1;
 
   // The stream.
@@ -42,8 +44,9 @@ struct StoreBenchOptions {
 double ThreadSeconds();
 
 // Prints the machine and the settings, and then the report of the stream, or a checksum of the
-// results (the same for the same settings) and the rate of each measure in million rows per second
-// of processor time, as "min p50 p99 max samples". INTERNAL: a pull and the gather disagree, or
+// results (the same for the same settings), the memory of a row, and the rate of each measure in
+// million rows per second of processor time, as "min p50 p99 max samples". The gather copies rows
+// of f32 whose places are known. INTERNAL: a pull and the gather disagree, or
 // there are more rows than LRU allows. INVALID_ARGUMENT: settings out of range.
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
 

@@ -114,8 +114,8 @@ absl::Status StreamRun::PushBatch() {
   const auto floats = keys_.size() * static_cast<size_t>(options_.dim);
   const double before = ThreadSeconds();
   TANDEM_RETURN_IF_ERROR(
-      store_.Push(keys_, absl::MakeSpan(gradients_).first(floats), 0.5f, {.number = 1}));
-  store_.Advance(++version_);
+      store_.Push(keys_, absl::MakeSpan(gradients_).first(floats), 0.5f, {1, 1, ++version_}));
+  store_.Advance(version_);
   store_seconds_ += ThreadSeconds() - before;
   updates_ += keys_.size();
   return absl::OkStatus();

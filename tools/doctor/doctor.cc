@@ -416,7 +416,7 @@ JobNeeds NeedsOf(const job::ResolvedJob& plan, int servers, int workers, bool lo
       needs.largest_table = table.name;
       needs.largest_rows = job::RowsExpected(table);
     }
-    checkpoint += expected * (job::FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t));
+    checkpoint += expected * (job::StoredBytesOfRow(plan, table) + sizeof(uint64_t));
   }
   needs.table_bytes = Clamp(rows);
   needs.servers_may_use = Clamp(static_cast<double>(cluster.memory_per_server()) * serving);

@@ -73,7 +73,7 @@ Touched TouchedBy(const Facts& facts, const Strategy& strategy, Table::Placement
     if (PlaceOf(strategy, table) != place) continue;
     const double row = table.dim * kFloatBytes;
     out.keys += table.rows_a_step * kKeyBytes;
-    out.rows += table.rows_a_step * row;
+    out.rows += table.rows_a_step * row * table.pulled_share;
     out.gradients += table.rows_a_step * (kKeyBytes + row);
   }
   return out;

@@ -22,6 +22,7 @@ struct TableFacts {
   double bytes_a_row = 0;  // in memory, with optimizer state and the index
   // In the current job.
   Table::Placement place = Table::SERVERS;
+  double pulled_share = 1;  // bytes of a pulled row, as a share of those of f32
 };
 
 struct Facts {

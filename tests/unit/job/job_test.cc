@@ -542,22 +542,23 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             {{"policy", "{kind: ORDERED_MOMENTUM}"}},
             "policy.kind: ORDERED_MOMENTUM needs updates that have every row, so it is for "
-            "dense parameters on servers; write dense { synchroniser: SERVERS policy { "
-            "kind: ORDERED_MOMENTUM } optimizer { kind: MOMENTUM } }"},
+            "dense parameters on servers; say another policy here, and dense { synchroniser: "
+            "SERVERS optimizer { kind: MOMENTUM learning_rate: 0.01 } policy { kind: "
+            "ORDERED_MOMENTUM } }"},
         Contradiction{{{"table[0].policy", "{kind: ORDERED_MOMENTUM}"}},
-                      "table[0].policy.kind: ORDERED_MOMENTUM needs updates that have every "
-                      "row, so it is for "
-                      "dense parameters on servers; write dense { synchroniser: SERVERS policy { "
-                      "kind: ORDERED_MOMENTUM } optimizer { kind: MOMENTUM } }"},
+                      "table[0].policy.kind: ORDERED_MOMENTUM needs updates that have every row, "
+                      "so it is for dense parameters on servers; say another policy here, and "
+                      "dense { synchroniser: SERVERS optimizer { kind: MOMENTUM learning_rate: "
+                      "0.01 } policy { kind: ORDERED_MOMENTUM } }"},
         Contradiction{{{"dense.policy", "{kind: ORDERED_MOMENTUM}"}},
                       "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
                       "step together"},
         Contradiction{
             {{"dense.synchroniser", "SERVERS"},
-             {"dense.optimizer", "{kind: ADAGRAD learning_rate: 0.1}"},
+             {"dense.optimizer", "{kind: ADAM learning_rate: 0.1}"},
              {"dense.policy", "{kind: ORDERED_MOMENTUM}"}},
-            "dense.optimizer.kind: ADAGRAD has no momentum for policy ORDERED_MOMENTUM to "
-            "order; say kind: MOMENTUM, or another dense.policy, such as ASP"},
+            "dense.optimizer.kind: policy ORDERED_MOMENTUM orders the momentum of MOMENTUM only, "
+            "and the optimizer is ADAM; say kind: MOMENTUM, or another dense.policy, such as ASP"},
         Contradiction{{{"policy", "{kind: RINGMASTER max_delay: 0}"}},
                       "policy.max_delay: 0, must be 1 to 1048576"},
         Contradiction{{{"policy", "{kind: ASP max_delay: 3}"}},
@@ -1943,6 +1944,30 @@ TEST(ResumeCheckTest, ARunKeepsItsCatchUp) {
   EXPECT_THAT(job::ResumeDifferences(table("catch_up: true"), faster), ::testing::IsEmpty());
 }
 
+// Rows lose digits in another type. A replay may ask what another type would do.
+TEST(ResumeCheckTest, ARunKeepsTheTypesOfItsRows) {
+  const auto types = [](const std::string& row, const std::string& state) {
+    return MustResolve({{"table[0].row_dtype", row}, {"table[0].state_dtype", state}}).job;
+  };
+  EXPECT_THAT(job::ResumeDifferences(MustResolve({}).job, types("F32", "F32")),
+              ::testing::IsEmpty());
+  EXPECT_THAT(job::ResumeDifferences(types("F32", "F32"), types("BF16", "F32")),
+              ::testing::ElementsAre("table[0].row_dtype: F32 -> BF16"));
+  EXPECT_THAT(job::ResumeDifferences(types("F16", "BF16"), types("F16", "F32")),
+              ::testing::ElementsAre("table[0].state_dtype: BF16 -> F32"));
+  EXPECT_THAT(job::ReplayDifferences(types("F32", "F32"), types("BF16", "BF16")),
+              ::testing::IsEmpty());
+  EXPECT_THAT(Refusal(kJob, {{"table[0].state_dtype", "F16"}}),
+              HasSubstr("table[0].state_dtype: F16, whose smallest number is 6e-8"));
+  for (const char* const initializer :
+       {"{kind: CONSTANT scale: 65505}", "{kind: CONSTANT scale: -65505}",
+        "{kind: NORMAL scale: 8000}", "{kind: UNIFORM scale: 65505}"}) {
+    EXPECT_THAT(
+        Refusal(kJob, {{"table[0].row_dtype", "F16"}, {"table[0].initializer", initializer}}),
+        HasSubstr(", but F16 has no number above 65504"));
+  }
+}
+
 // A run of an earlier version counted by row, and its job does not say so. A job that resumes a run
 // and names no count has that of the run.
 TEST(ResumeCheckTest, ARunKeepsItsStepCount) {
@@ -2040,6 +2065,8 @@ TEST(StoreTest, IsNoTrainedTable) {
       {{{"table[1].frozen", "true"}}, "table[1].frozen: not for a KEY_VALUE table"},
       {{{"table[1].ids_per_field", "2"}}, "table[1].ids_per_field: not for a KEY_VALUE table"},
       {{{"table[1].placement", "SHARDED"}}, "table[1].placement: SHARDED, but the rows of a"},
+      {{{"table[1].row_dtype", "BF16"}}, "table[1].row_dtype: not for a KEY_VALUE table"},
+      {{{"table[1].state_dtype", "BF16"}}, "table[1].state_dtype: not for a KEY_VALUE table"},
       {{{"table[1].extra_floats", "-1"}}, "table[1].extra_floats: -1, must be 0 to 262144"},
       {{{"table[1].policy.bound", "2"}}, "table[1].policy.bound: only for SSP"},
       {{{"table[0].extra_floats", "2"}}, "table[0].extra_floats: only for kind KEY_VALUE"},

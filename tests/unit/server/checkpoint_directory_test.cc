@@ -2013,7 +2013,7 @@ TEST_F(FixedDelayTest, AnOpenBatchIsCheckpointedAndCounts) {
     before.FinishDelayed();
     EXPECT_NE(before.Rows(), open);
     EXPECT_EQ(before.held_bytes(), 0u);
-    for (const char* next : {policy, "kind: BSP", "kind: ASP"}) {
+    for (const char* next : {policy, "kind: BSP", "kind: ASP", "kind: RINGMASTER max_delay: 1"}) {
       const job::ResolvedJob next_plan = PlanWith(next);
       Table loaded(next_plan, 3);
       ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
@@ -2113,7 +2113,7 @@ TEST_F(FixedDelayTest, AnOpenBatchOfDenseUpdatesWaitsForTheRows) {
   const job::ResolvedJob asp = CorePlan("kind: ASP", 2, 2, "", "SERVERS");
   Table refused(asp, 2, dense);
   EXPECT_THAT(std::string(Load(folder_, &refused).message()),
-              HasSubstr("use policy K_BATCH_ASYNC or GBA"));
+              HasSubstr("use policy K_BATCH_ASYNC, GBA or RENNALA"));
   EXPECT_FALSE(server::CheckpointReader::Open(folder_)->CheckDenseIsWhole().ok());
 }
 

@@ -59,6 +59,17 @@ server::RangeImage LimitedImage() {
   return image;
 }
 
+// The same rows as BF16 and F16, with a state of two slots and a count of steps.
+server::RangeImage TypedImage() {
+  server::RangeImage image = SmallImage();
+  image.optimizer = "adam";
+  image.types = {Table::F16, Table::BF16};
+  image.slots_per_row = 3;
+  image.numbers_per_row = 1;
+  image.slots = {0.5f, 0.25f, 7, 0.125f, 1, 16777215, -2, 0, 3};
+  return image;
+}
+
 void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.table, b.table);
   EXPECT_EQ(a.optimizer, b.optimizer);
@@ -72,6 +83,9 @@ void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.keys, b.keys);
   EXPECT_EQ(a.weights, b.weights);
   EXPECT_EQ(a.slots, b.slots);
+  EXPECT_EQ(a.types.row, b.types.row);
+  EXPECT_EQ(a.types.state, b.types.state);
+  EXPECT_EQ(a.numbers_per_row, b.numbers_per_row);
   EXPECT_EQ(a.limited, b.limited);
   EXPECT_EQ(a.ages, b.ages);
   EXPECT_EQ(a.candidates, b.candidates);
@@ -85,7 +99,7 @@ void Seal(std::string& file) {
 }
 
 TEST(RangeFileTest, RoundTrip) {
-  for (const server::RangeImage& small : {SmallImage(), LimitedImage()}) {
+  for (const server::RangeImage& small : {SmallImage(), LimitedImage(), TypedImage()}) {
     const auto image = server::DecodeRange(Bytes(server::EncodeRange(small)));
     ASSERT_TRUE(image.ok()) << image.status();
     ExpectSame(*image, small);
@@ -184,7 +198,7 @@ TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
       "0000000000000000",  //  88 stamp, step_base
       "00000000"
       "00000000"
-      "0000000000000000",  // 104 row_type, state_type, flags
+      "0000000000000000",  // 104 row_type, state_type, numbers_per_row, flags
       "7473676400000000",  // 120 "t", "sgd", padding
       "0600000000000000",  // 128 key
       "0000803f00000000",  // 136 weight 1.0, padding
@@ -195,6 +209,33 @@ TEST(RangeFileTest, TheBytesOfATableWithLimitsAreThoseOfThePage) {
   const std::string file = server::EncodeRange(image);
   ASSERT_EQ(file.size(), 176u);
   EXPECT_EQ(absl::BytesToHexString(file.substr(0, 168)), want);
+}
+
+// The example of types: a row of three F16 with two BF16 slots and an f32 count.
+TEST(RangeFileTest, LayoutOfATypedRow) {
+  server::RangeImage image;
+  image.table = "t";
+  image.optimizer = "adam";
+  image.dim = 3;
+  image.slots_per_row = 3;
+  image.numbers_per_row = 1;
+  image.types = {Table::F16, Table::BF16};
+  image.keys = {6};
+  image.weights = {1, -2, 0.5f};
+  image.slots = {1, 0.5f, 2};
+  const std::string file = server::EncodeRange(image);
+  ASSERT_EQ(file.size(), 168u);
+  const std::string want = absl::StrCat(
+      "02000000"
+      "01000000"
+      "01000000"
+      "00000000",           // 104 row_type, state_type, numbers_per_row, flags
+      "746164616d000000",   // 120 "t", "adam", padding
+      "0600000000000000",   // 128 key
+      "003c00c000380000",   // 136 weights 1, -2, .5, padding
+      "803f003f00000000",   // 144 slots 1, .5, padding
+      "0000004000000000");  // 152 number 2, padding
+  EXPECT_EQ(absl::BytesToHexString(file.substr(104, 56)), want);
 }
 
 // Puts the checksum behind the bytes of an old file.
@@ -392,9 +433,10 @@ TEST(RangeFileTest, HugeCountsAreRefusedByOffsetAndNumber) {
                 {80, 8, 1, "candidates at offset 80"},
                 {88, 8, 3, "step_base at offset 96 is 4, expected 0 to the stamp, 3"},
                 {96, 8, ~uint64_t{0}, "step_base at offset 96 is -1"},
-                {104, 4, 1, "row_type at offset 104 is 1, expected 0"},
-                {108, 4, 1, "state_type at offset 108 is 1, expected 0"},
-                {112, 8, uint64_t{1} << 63, "flags at offset 112"},
+                {104, 4, 3, "row_type at offset 104 is 3, expected 0 to 2"},
+                {108, 4, 2, "state_type at offset 108 is 2, expected 0 to 1"},
+                {112, 4, 1, "numbers_per_row at offset 112 is 1, expected 0 to 0"},
+                {116, 4, 1, "flags at offset 116"},
                 {72, 8, ~uint64_t{0}, "held_bytes at offset 72"},
                 {40, 8, 0x1000, "range at offset 32"},
                 {128, 8, ~uint64_t{0}, "worker at offset 120"}};
@@ -505,6 +547,47 @@ TEST(LoadIntoTest, ALoadedStoreCheckpointsTheSameBytes) {
   ASSERT_TRUE(image.ok()) << image.status();
   ASSERT_TRUE(server::LoadInto(*image, 0, 0, &loaded).ok());
   EXPECT_EQ(FileOf(loaded), FileOf(store));
+}
+
+// Rows of f32 become the nearest of the other type, and rows of another type keep their values in
+// f32.
+TEST(LoadIntoTest, RowsOfOneTypeLoadIntoAnother) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  server::RowTable store(StoreOptions(optimizer.get()));
+  Fill(store, 300);
+  const server::RangeImage image = ImageOf(store);
+  server::RowTable::Options options = StoreOptions(optimizer.get());
+  options.types.row = Table::BF16;
+  server::RowTable rounded(options), back(StoreOptions(optimizer.get()));
+  ASSERT_TRUE(server::LoadInto(image, 0, 0, &rounded).ok());
+  std::vector<float> want = image.weights, weights(want.size());
+  optim::RoundToNearest(Table::BF16, absl::MakeSpan(want));
+  rounded.Pull(image.keys, absl::MakeSpan(weights));
+  EXPECT_EQ(weights, want);
+  EXPECT_NE(weights, image.weights);
+  server::RangeImage of_rounded = image;
+  of_rounded.weights = weights;
+  ASSERT_TRUE(server::LoadInto(of_rounded, 0, 0, &back).ok());
+  EXPECT_EQ(ImageOf(back).weights, want);
+}
+
+TEST(LoadIntoTest, AWeightTooLargeForTheTypeIsNamed) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  server::RangeImage image = ImageOf(server::RowTable(StoreOptions(optimizer.get())));
+  image.keys = {4, 17};
+  image.weights = {1, 2, 3, 4, 5, 70'000, 7, 8};
+  image.slots = {1, 1};
+  server::RowTable::Options options = StoreOptions(optimizer.get());
+  options.types.row = Table::F16;
+  for (const int64_t max_rows : {0, 10}) {  // without limits, and with
+    options.limits.max_rows = max_rows;
+    server::RowTable store(options);
+    if (max_rows > 0) image.ages = {0, 0};
+    const absl::Status loaded = server::LoadInto(image, 0, 0, &store);
+    EXPECT_THAT(std::string(loaded.message()),
+                HasSubstr("table users: the row of key 17 has a weight that is not finite, or "
+                          "larger than 65504, which row_dtype F16 cannot hold; hint: use BF16"));
+  }
 }
 
 // One file into three ranges, then the three back into one: nothing lost, nothing twice.

@@ -17,8 +17,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
+#include "optim/row_rounding.h"
 #include "server/rows/row_index.h"
 #include "server/rows/row_slabs.h"
+#include "tests/round_row.h"
 #include "tests/test_seed.h"
 #include "tests/unit/count_allocations.h"
 #include "tests/unit/server/sorted_keys.h"
@@ -61,6 +63,12 @@ class ModelStore {
     row.slots.resize(static_cast<size_t>(options_.optimizer->slots_per_row(options_.dim)));
     optim::InitRow(options_.initializer, options_.seed, key, absl::MakeSpan(row.weights));
     options_.optimizer->InitSlots(options_.dim, absl::MakeSpan(row.slots));
+    return Nearest(std::move(row));
+  }
+  // The row as it is after it was stored and read again.
+  Row Nearest(Row row) const {
+    optim::RoundToNearest(options_.types.row, absl::MakeSpan(row.weights));
+    optim::RoundToNearest(options_.types.state, Elements(&row));
     return row;
   }
   Row& Create(uint64_t key) {
@@ -74,15 +82,24 @@ class ModelStore {
                                 row.weights.data(), row.slots.data());
     return row;
   }
-  void Push(uint64_t key, absl::Span<const float> gradient, float scale) {
+  void Push(uint64_t key, absl::Span<const float> gradient, float scale,
+            const optim::OptimizerStep& step) {
     Row& row = Create(key);
     float* weights[] = {row.weights.data()};
     float* slots[] = {row.slots.data()};
-    options_.optimizer->Apply(options_.dim, scale, {.number = 1}, gradient, weights, slots);
+    options_.optimizer->Apply(options_.dim, scale, step, gradient, weights, slots);
+    RoundRow(options_.types, *options_.optimizer, options_.seed, step.stamp, key,
+             absl::MakeSpan(row.weights), absl::MakeSpan(row.slots));
   }
   const std::unordered_map<uint64_t, Row>& rows() const { return rows_; }
 
  private:
+  // The slots that have the type of the state.
+  absl::Span<float> Elements(Row* row) const {
+    const auto numbers = static_cast<size_t>(options_.optimizer->numbers_per_row());
+    return absl::MakeSpan(row->slots).first(row->slots.size() - numbers);
+  }
+
   const server::RowTable::Options options_;
   std::unordered_map<uint64_t, Row> rows_;
 };
@@ -121,12 +138,24 @@ class ModelRun {
     for (size_t i = 0; i < keys.size(); ++i) {
       const auto row = model_.rows().find(keys[i]);
       ASSERT_NE(row, model_.rows().end()) << keys[i];
-      EXPECT_EQ(store_.Weights(numbers[i]), absl::MakeConstSpan(row->second.weights));
-      EXPECT_EQ(store_.Slots(numbers[i]), absl::MakeConstSpan(row->second.slots));
+      EXPECT_EQ(StoredRow(numbers[i]), AllOf(row->second));
     }
   }
 
  private:
+  std::vector<float> StoredRow(uint32_t number) const {
+    std::vector<float> row(dim_ + static_cast<size_t>(store_.slots_per_row()));
+    store_.CopyRow(number, row.data());
+    return row;
+  }
+  static std::vector<float> AllOf(const ModelStore::Row& row) {
+    std::vector<float> all = row.weights;
+    all.insert(all.end(), row.slots.begin(), row.slots.end());
+    return all;
+  }
+  // The next step. Its stamp never repeats.
+  optim::OptimizerStep NextStep() { return {.number = 1, .stamp = ++stamp_}; }
+
   // Old keys often, new ones sometimes, and the ends of the range of keys.
   uint64_t SomeKey() {
     if (random_.Bernoulli(0.02)) return random_.Bernoulli(0.5) ? 0 : ~uint64_t{0};
@@ -162,15 +191,16 @@ class ModelRun {
       const auto row = model_.rows().find(keys_[i]);
       ASSERT_EQ(numbers[i] != server::RowIndex::kNoRow, row != model_.rows().end());
       if (row == model_.rows().end()) continue;
-      ASSERT_EQ(store_.Weights(numbers[i]), absl::MakeConstSpan(row->second.weights));
+      ASSERT_EQ(StoredRow(numbers[i]), AllOf(row->second));
     }
   }
   void Push() {
     MakeUnique();
     const auto gradients = RandomFloats(keys_.size() * dim_);
-    TANDEM_CHECK_OK(store_.Push(keys_, gradients, 0.5f, {.number = 1}));
+    const optim::OptimizerStep step = NextStep();
+    TANDEM_CHECK_OK(store_.Push(keys_, gradients, 0.5f, step));
     for (size_t i = 0; i < keys_.size(); ++i) {
-      model_.Push(keys_[i], Part(gradients, i, dim_), 0.5f);
+      model_.Push(keys_[i], Part(gradients, i, dim_), 0.5f, step);
     }
   }
   void PushByNumber() {
@@ -178,8 +208,11 @@ class ModelRun {
     const auto gradients = RandomFloats(keys_.size() * dim_);
     std::vector<uint32_t> numbers(keys_.size());
     TANDEM_CHECK_OK(store_.FindOrCreate(keys_, absl::MakeSpan(numbers)));
-    store_.ApplyToRows(keys_, numbers, gradients, 2, {.number = 1});
-    for (size_t i = 0; i < keys_.size(); ++i) model_.Push(keys_[i], Part(gradients, i, dim_), 2);
+    const optim::OptimizerStep step = NextStep();
+    store_.ApplyToRows(keys_, numbers, gradients, 2, step);
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      model_.Push(keys_[i], Part(gradients, i, dim_), 2, step);
+    }
   }
   void Assign() {
     const bool with_slots = random_.Bernoulli(0.5);
@@ -191,8 +224,10 @@ class ModelRun {
     for (size_t i = 0; i < keys_.size(); ++i) {
       ModelStore::Row& row = model_.Create(keys_[i]);
       row.weights.assign(&weights[i * dim_], &weights[i * dim_] + dim_);
-      if (slots.empty()) continue;
-      row.slots.assign(slots.data() + i * slots_per_row, slots.data() + (i + 1) * slots_per_row);
+      if (!slots.empty()) {
+        row.slots.assign(slots.data() + i * slots_per_row, slots.data() + (i + 1) * slots_per_row);
+      }
+      row = model_.Nearest(std::move(row));
     }
   }
 
@@ -201,26 +236,37 @@ class ModelRun {
   Random random_;
   const size_t dim_;
   std::vector<uint64_t> keys_;
+  int64_t stamp_ = 0;
 };
 
 // The store must agree with the model through thousands of random calls, for row lengths that do
-// and do not fill cache lines, and for each number of slots.
+// and do not fill cache lines, for each number of slots and for each type.
 TEST(RowTableTest, AgreesWithAMapOfVectors) {
   const struct {
     int dim;
     Optimizer::Kind kind;
     bool catch_up = false;
+    optim::RowTypes types = {};
   } kCases[] = {{16, Optimizer::ROWWISE_ADAGRAD},
                 {1, Optimizer::SGD},
                 {8, Optimizer::ADAGRAD},
                 {10, Optimizer::ADAM},
                 {64, Optimizer::ADAM},
                 {12, Optimizer::ADAM, /*catch_up=*/true},
-                {1024, Optimizer::MOMENTUM}};
+                {1024, Optimizer::MOMENTUM},
+                {16, Optimizer::ROWWISE_ADAGRAD, false, {Table::BF16, Table::BF16}},
+                {7, Optimizer::ROWWISE_ADAGRAD, false, {Table::F16, Table::F32}},
+                {1, Optimizer::ADAGRAD, false, {Table::BF16, Table::F32}},
+                {5, Optimizer::ADAM, false, {Table::F16, Table::BF16}},
+                {64, Optimizer::ADAGRAD, false, {Table::F32, Table::BF16}},
+                {12, Optimizer::ADAM, /*catch_up=*/true, {Table::BF16, Table::BF16}},
+                {1025, Optimizer::MOMENTUM, false, {Table::BF16, Table::BF16}}};
   for (const auto& c : kCases) {
     SCOPED_TRACE(absl::StrCat("dim ", c.dim, " kind ", c.kind, "; rerun with --seed=", TestSeed()));
     const auto optimizer = MakeOptimizer(c.kind, c.catch_up);
-    ModelRun run(MakeOptions(optimizer.get(), c.dim), TestSeed() + static_cast<uint64_t>(c.dim));
+    server::RowTable::Options options = MakeOptions(optimizer.get(), c.dim);
+    options.types = c.types;
+    ModelRun run(options, TestSeed() + static_cast<uint64_t>(c.dim));
     const int steps = c.dim > 100 ? 200 : 1500;
     for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) run.Step();
     if (::testing::Test::HasFatalFailure()) return;

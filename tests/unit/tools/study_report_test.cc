@@ -234,6 +234,14 @@ TEST(AnalysisTest, StepsOfOneRateAreSaid) {
   for (StudyRun& run : runs) run.by_worker = {{{"updates", 5}}, {{"updates", 5}}};
   EXPECT_THAT(notes(Plan()), HasSubstr("Where BSP takes one step with the mean of 2 workers, SSP "
                                        "and ASP take 2 steps, each with the whole learning rate"));
+  const auto with_batches = [&](const std::string& policy) {
+    for (StudyRun& run : runs) {
+      if (run.variation == "BSP") run.policy = {{"ids", policy}};
+    }
+    return notes(Plan());
+  };
+  EXPECT_THAT(with_batches("RENNALA(2)"), HasSubstr("one step with the mean of 2 workers"));
+  EXPECT_THAT(with_batches("RENNALA(1)"), Not(HasSubstr("one step with the mean")));
   EXPECT_THAT(notes(Plan(kTune)), Not(HasSubstr("each with the whole")));
 }
 
