@@ -609,7 +609,9 @@ RangeCopy Range::Copy(bool for_move, std::shared_ptr<CopyBlocks> blocks) const {
   copy.head.dim = store_.dim();
   copy.head.slots_per_row = store_.slots_per_row();
   copy.head.types = store_.options().types;
-  copy.head.numbers_per_row = table_->optimizer->numbers_per_row();
+  if (optim::ElementBytes(copy.head.types.state) < sizeof(float)) {
+    copy.head.numbers_per_row = table_->optimizer->numbers_per_row();
+  }
   copy.head.begin = begin_;
   copy.head.end = end_;
   copy.head.stamp = steps_.stamp;

@@ -103,8 +103,7 @@ absl::Status RangeCopy::Encode(ByteSink sink) && {
   delayed.Clear();
   const size_t dim = static_cast<size_t>(head.dim);
   const size_t slots = static_cast<size_t>(head.slots_per_row);
-  const bool f32_state = optim::ElementBytes(head.types.state) == sizeof(float);
-  const size_t numbers = f32_state ? 0 : static_cast<size_t>(head.numbers_per_row);
+  const size_t numbers = static_cast<size_t>(head.numbers_per_row);
   const uint64_t lengths[] = {last_samples, updates.size()};
   const uint64_t count = order.size();
   const uint64_t squares_bytes =

@@ -276,7 +276,7 @@ Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t candidates, uint
   h.step_base = head.step_base;
   h.row_type = NumberOf(head.types.row);
   h.state_type = NumberOf(head.types.state);
-  h.numbers_per_row = h.state_type == 0 ? 0 : static_cast<uint32_t>(head.numbers_per_row);
+  h.numbers_per_row = static_cast<uint32_t>(head.numbers_per_row);
   h.dim = static_cast<uint32_t>(head.dim);
   h.slots_per_row = static_cast<uint32_t>(head.slots_per_row);
   h.rows = rows;
@@ -450,9 +450,8 @@ std::string EncodeRange(const RangeImage& image) {
   add(image.keys);
   encoder.Floats(image.types.row, image.weights);
   encoder.EndSection();
-  const bool f32 = optim::ElementBytes(image.types.state) == sizeof(float);
   const auto width = static_cast<size_t>(image.slots_per_row);
-  const size_t numbers = f32 ? 0 : static_cast<size_t>(image.numbers_per_row);
+  const auto numbers = static_cast<size_t>(image.numbers_per_row);
   for (size_t i = 0; i < rows; ++i) {
     const auto slots = absl::MakeConstSpan(image.slots).subspan(i * width, width);
     encoder.Floats(image.types.state, slots.first(width - numbers));

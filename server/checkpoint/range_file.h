@@ -34,7 +34,8 @@ struct RangeImage {
   int slots_per_row = 0;
   std::string optimizer;  // RowOptimizer::name()
   // In which files have the rows. `weights` and `slots` are floats in any case, and values of the
-  // types: encoding rounds nothing. The last `numbers_per_row` slots are f32 in files, too.
+  // types: encoding rounds nothing. If types.state is not F32, the last `numbers_per_row` slots are
+  // f32 in files, too; otherwise it is 0.
   optim::RowTypes types;
   int numbers_per_row = 0;
   uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64

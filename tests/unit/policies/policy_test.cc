@@ -427,7 +427,7 @@ TEST(RennalaTest, DropsGradientsOfOlderVersionsAndCountsOthersInFull) {
   EXPECT_EQ(policy->OnApply(now, Of(0, 4, 20)).factor, 1.0f);
 }
 
-// Of four workers: updates 0 to 3 are group 0, and gradients of the rows after 1 to 4 updates
+// With four workers updates 0 to 3 are group 0, and gradients of the rows after 1 to 4 updates
 // belong to group 1.
 TEST(OrderedMomentumTest, CountsInGroupsHowLateAGradientIs) {
   const auto policy = Make(Policy::ORDERED_MOMENTUM);
