@@ -66,7 +66,8 @@ void PlanTable(const Table& config, ResolvedJob* plan) {
   table.dim = config.dim();
   table.frozen = config.frozen();
   table.placement = config.placement();
-  table.types = {config.row_dtype(), config.state_dtype()};
+  table.types = {config.row_dtype(), config.state_dtype(), config.hot_rows().dtype(),
+                 config.hot_rows().min_updates()};
   if (table.placement != Table::SERVERS) plan->workers_serve = true;
   table.expected_rows = config.expected_rows();
   table.fields.assign(config.field().begin(), config.field().end());

@@ -51,9 +51,11 @@ struct TablePlan {
   Eviction eviction;   // none if the job only evaluates
   uint32_t group = 0;  // index in ResolvedJob::groups
 
-  // How pulled rows travel: as they are stored. A row that is caught up to the present step
-  // (Optimizer::catch_up) is none that is stored.
-  Table::Dtype wire_dtype() const { return optimizer.catch_up() ? Table::F32 : types.row; }
+  // How pulled rows travel: as they are stored. Tables with Optimizer::catch_up send F32, because
+  // each pull computes the row. Tables with hot rows send F32, because their rows have two types.
+  Table::Dtype wire_dtype() const {
+    return optimizer.catch_up() || types.hot_updates > 0 ? Table::F32 : types.row;
+  }
   bool of_model() const { return !dense && !store; }
   // Whether a rule keeps some ids without a row. A rule that admits every id is none.
   bool has_row_rules() const {

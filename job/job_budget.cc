@@ -228,6 +228,11 @@ double StoredBytesOfRow(const ResolvedJob& plan, const TablePlan& table) {
   return bytes - static_cast<double>(floats.row_bytes() - format.row_bytes());
 }
 
+double HotBytesOfRow(const TablePlan& table) {
+  if (table.types.hot_updates == 0) return 0;
+  return static_cast<double>(optim::WeightBytes(table.types.hot, static_cast<size_t>(table.dim)));
+}
+
 double BytesOfRow(const ResolvedJob& plan, const TablePlan& table) {
   return (StoredBytesOfRow(plan, table) + kIndexBytes) * kSlack;
 }
@@ -247,7 +252,9 @@ int64_t MinServerBytes(const ResolvedJob& plan) {
 double CopyShare(const ResolvedJob& plan) {
   double most = 0;
   for (const TablePlan& table : plan.tables) {
-    const double copy = FloatsOfRow(plan, table) * sizeof(float) + sizeof(uint64_t) + kSortBytes;
+    const double head = table.types.has_heads() ? sizeof(float) : 0;
+    const double copy =
+        FloatsOfRow(plan, table) * sizeof(float) + head + sizeof(uint64_t) + kSortBytes;
     most = std::max(most, copy / BytesOfRow(plan, table));
   }
   return most * kLargestShare / plan.job.cluster().ranges_per_shard();
@@ -269,7 +276,7 @@ Reserve ReserveOf(const ResolvedJob& plan, int64_t free, bool saves) {
       const TablePlan& table = plan.tables[id];
       if (table.dense) continue;  // all of its rows exist before the first step
       const int servers = plan.HoldersOf(table).count / plan.CopiesOf(table);
-      rows += pushes * BytesOfRow(plan, table) *
+      rows += pushes * (BytesOfRow(plan, table) + HotBytesOfRow(table) * kSlack) *
               MaxOnOneShard(static_cast<double>(MaxRows(plan, table)), servers);
     }
   }

@@ -40,7 +40,9 @@ absl::Status CheckHeldBytes(const ResolvedJob& plan);
 double FloatsOfRow(const ResolvedJob& plan, const TablePlan& table);
 // The bytes of these values in the types of the table. A checkpoint has these and the key.
 double StoredBytesOfRow(const ResolvedJob& plan, const TablePlan& table);
-// The memory of such a row, with its place in the index.
+// The bytes that a hot row has in addition, or 0 if no row becomes hot.
+double HotBytesOfRow(const TablePlan& table);
+// The memory of a row that is not hot, with its place in the index.
 double BytesOfRow(const ResolvedJob& plan, const TablePlan& table);
 // The rows that the table is expected to have at most: expected_rows, and max_rows of LRU.
 int64_t RowsExpected(const TablePlan& table);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -197,6 +198,7 @@ absl::Status CheckStoreTable(const std::string& path, const Table& table, const 
     return refuse(table.row_dtype() > Table::F32 ? "row_dtype" : "state_dtype",
                   "programs read the floats that they have written");
   }
+  if (table.has_hot_rows()) return refuse("hot_rows", "no optimizer updates its rows");
   if (table.placement() != Table::PLACEMENT_UNSPECIFIED && table.placement() != Table::SERVERS) {
     return Refuse(path + ".placement", Table::Placement_Name(table.placement()),
                   ", but the rows of a KEY_VALUE table are on servers; leave it out");
@@ -238,6 +240,43 @@ absl::Status CheckTableSynchroniser(const std::string& path, const Table& table,
                 ", under which workers step by themselves; use ALLREDUCE there, or SERVERS here");
 }
 
+absl::Status CheckTypes(const std::string& path, const Table& table) {
+  // No number that NORMAL draws from 53 bits is 8.6 deviations away from 0.
+  const bool normal = table.initializer().kind() == Initializer::NORMAL;
+  const double largest = std::abs(table.initializer().scale()) * (normal ? 8.6 : 1);
+  const Table::Dtype type = table.row_dtype(), hot = table.hot_rows().dtype();
+  const bool f16 = type == Table::F16 || hot == Table::F16;
+  const double most = f16                   ? optim::kMaxF16
+                      : type == Table::INT8 ? optim::kMaxInt8
+                                            : std::numeric_limits<double>::infinity();
+  if (largest > most) {
+    return Refuse(absl::StrCat(path, ".initializer.scale"), table.initializer().scale(), ", but ",
+                  f16 ? "F16" : "INT8", " has no number above ", most, "; say ",
+                  hot == Table::F16 ? "hot_rows.dtype: F32"
+                  : f16             ? "row_dtype: BF16"
+                                    : "row_dtype: F32");
+  }
+  if (table.state_dtype() == Table::F16 || table.state_dtype() == Table::INT8) {
+    return Refuse(path + ".state_dtype", Table::Dtype_Name(table.state_dtype()),
+                  table.state_dtype() == Table::F16
+                      ? ", whose smallest number is 6e-8, and squares of gradients are smaller"
+                      : ", whose numbers share one scale in a row, and squares of gradients "
+                        "differ too much for that",
+                  "; say BF16, or leave it out");
+  }
+  if (!table.has_hot_rows()) return absl::OkStatus();
+  if (table.hot_rows().min_updates() == 0) {
+    return Refuse(path + ".hot_rows.min_updates",
+                  "not set; say after how many updates a row is hot, such as min_updates: 100");
+  }
+  if (optim::ElementBytes(hot) <= optim::ElementBytes(type)) {
+    return Refuse(path + ".hot_rows.dtype", Table::Dtype_Name(hot), ", but row_dtype is ",
+                  Table::Dtype_Name(type), ", which is not smaller; say ",
+                  hot == Table::INT8 ? "dtype: F32" : "row_dtype: INT8", ", or leave out hot_rows");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTable(const std::string& path, const Table& table, const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckTableName(path, table.name()));
   if (table.dim() == 0) {
@@ -269,18 +308,7 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
                   "MUON is for the matrices of dense parameters, and a table has rows; say "
                   "optimizer { kind: ADAMW learning_rate: 0.001 }, or another one");
   }
-  // No number that NORMAL draws from 53 bits is 8.6 deviations away from 0.
-  const bool normal = table.initializer().kind() == Initializer::NORMAL;
-  const double largest = std::abs(table.initializer().scale()) * (normal ? 8.6 : 1);
-  if (table.row_dtype() == Table::F16 && largest > optim::kMaxF16) {
-    return Refuse(absl::StrCat(path, ".initializer.scale"), table.initializer().scale(),
-                  ", but F16 has no number above ", optim::kMaxF16, "; say row_dtype: BF16");
-  }
-  if (table.state_dtype() == Table::F16) {
-    return Refuse(path + ".state_dtype",
-                  "F16, whose smallest number is 6e-8, and squares of gradients are smaller; say "
-                  "BF16, or leave it out");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckTypes(path, table));
   if (table.ids_per_field() != 0 && job.data().format() != Data::PROGRAM) {
     return Refuse(path + ".ids_per_field", "only for data.format PROGRAM");
   }

@@ -187,6 +187,9 @@ void FillTable(const Job& job, Table* table) {
   }
   if (table->row_dtype() == Table::DTYPE_UNSPECIFIED) table->set_row_dtype(Table::F32);
   if (table->state_dtype() == Table::DTYPE_UNSPECIFIED) table->set_state_dtype(Table::F32);
+  if (table->has_hot_rows() && table->hot_rows().dtype() == Table::DTYPE_UNSPECIFIED) {
+    table->mutable_hot_rows()->set_dtype(Table::F32);
+  }
   FillPolicy(job.policy(), table->mutable_policy());
   TANDEM_DEFAULT(table, expected_rows, 1000000);
   // The model does not read it, and no worker trains it.

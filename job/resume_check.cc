@@ -85,6 +85,7 @@ Job WhatAReplayKeeps(Job job) {
     table.clear_initializer();
     table.clear_row_dtype();
     table.clear_state_dtype();
+    table.clear_hot_rows();
     table.clear_expected_rows();
     table.clear_admission();
     table.clear_eviction();

@@ -1,9 +1,11 @@
 #include "optim/row_rounding.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "absl/container/inlined_vector.h"
 #include "optim/dim_dispatch.h"
 
 namespace tandem::optim {
@@ -17,8 +19,17 @@ void ExpandWireRows(Table::Dtype type, size_t dim, size_t rows, const void* in, 
   });
 }
 
-// Half of the distance between the neighbours, and a little more if the lower neighbour is odd.
-bool StoreNearest(Table::Dtype type, absl::Span<const float> in, void* out) {
+bool StoreNearest(Table::Dtype type, absl::Span<const float> in, void* out, int exponent) {
+  if (type == Table::INT8) {
+    const uint32_t largest = internal::LargestMagnitude(in.size(), in.data());
+    if (largest > std::bit_cast<uint32_t>(kMaxInt8)) return false;
+    exponent = std::max(exponent, internal::LeastExponent(largest));
+    internal::StoreInt8(
+        in.size(), in.data(), std::min(exponent, kMaxExponent),
+        [](size_t, uint32_t units) { return 0x7fffu + ((units >> 16) & 1u); }, out);
+    return true;
+  }
+  // Half of the distance between the neighbours, and a little more if the lower one is odd.
   const auto half = [type](size_t, float value) {
     const uint32_t magnitude = std::bit_cast<uint32_t>(value) & 0x7fffffffu;
     if (type == Table::BF16) return 0x7fffu + ((magnitude >> 16) & 1u);
@@ -29,13 +40,12 @@ bool StoreNearest(Table::Dtype type, absl::Span<const float> in, void* out) {
   return internal::Store(type, in.size(), in.data(), half, out);
 }
 
-void RoundToNearest(Table::Dtype type, absl::Span<float> in) {
-  if (ElementBytes(type) == sizeof(float)) return;
-  for (float& value : in) {
-    uint16_t half = 0;
-    StoreNearest(type, {&value, 1}, &half);
-    value = type == Table::BF16 ? internal::FromBf16(half) : internal::FromF16(half);
-  }
+bool RoundToNearest(Table::Dtype type, absl::Span<float> row) {
+  if (ElementBytes(type) == sizeof(float)) return true;
+  absl::InlinedVector<char, 256> stored(WeightBytes(type, row.size()));
+  const bool holds = StoreNearest(type, row, stored.data());
+  if (holds || type != Table::INT8) ExpandRow(type, row.size(), stored.data(), row.data());
+  return holds;
 }
 
 }  // namespace tandem::optim

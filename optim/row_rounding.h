@@ -6,6 +6,11 @@
 // precision"). Rounding to nearest would lose each change that is smaller than half the distance
 // of the neighbours, and with it all training with a small learning rate.
 //
+// An INT8 row is dim integers of -127 to 127 and an exponent; its scale is 2^exponent. A new row
+// has the least scale with which its largest weight fits. An update changes the scale only if a
+// weight does not fit any more, or if a scale four times smaller would do, and then sets the least
+// one. Otherwise weights that do not change keep their bits.
+//
 // The random bits are a hash of (seed of the table, key, stamp of the update, stream, element). The
 // result therefore depends neither on the server nor on the order in which rows are updated.
 //
@@ -15,6 +20,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,7 +35,7 @@ namespace tandem::optim {
 // The random bits of one row in one update.
 class RoundingBits {
  public:
-  enum Stream : uint64_t { kWeights = 0, kState = 1 };
+  enum Stream : uint64_t { kWeights = 0, kState = 1, kUpdates = 2 };
 
   // `seed`: the table's. `stamp`: the number of the update in its range, which never repeats.
   RoundingBits(uint64_t seed, int64_t stamp, uint64_t key, Stream stream) {
@@ -102,9 +108,37 @@ inline float FromF16(uint16_t half) {
   return std::bit_cast<float>(out | (half & 0x8000u) << 16);
 }
 
+// 2^exponent, for exponents of normal floats.
+inline float PowerOfTwo(int exponent) {
+  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+// The bits of the largest magnitude. Bits have the order of magnitudes, and a NaN is above all.
+template <typename N>
+inline uint32_t LargestMagnitude(N n, const float* __restrict in) {
+  uint32_t largest = 0;
+  for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(in[j]) & 0x7fffffffu);
+  }
+  return largest;
+}
+
+// The least exponent e, kMinExponent or more, such that the magnitude is at most 127 * 2^e.
+// `magnitude`: bits of a float.
+inline int LeastExponent(uint32_t magnitude) {
+  const int exponent = static_cast<int>(magnitude >> 23) - 127 - 6;  // 64 * 2^exponent <= magnitude
+  const bool above = (magnitude & 0x7fffffu) > 0x7e0000u;            // more than 127/64 of it
+  return std::max(exponent + (above ? 1 : 0), kMinExponent);
+}
+
+// The magnitude of a value in units of 2^-16 of the scale. `factor`: 2^(16 - exponent).
+inline uint32_t Int8Units(float value, float factor) {
+  return static_cast<uint32_t>(static_cast<int32_t>(std::abs(value) * factor));
+}
+
 }  // namespace internal
 
-// Copies the stored values in[j] for j in [0, n) to out, as floats. Exact. `n`: as in DispatchDim.
+// Copies the stored row of n values to out, as floats. Exact. `n`: as in DispatchDim.
 template <typename N>
 inline void ExpandRow(Table::Dtype type, N n, const void* in, float* __restrict out) {
   const auto count = static_cast<size_t>(n);
@@ -117,6 +151,14 @@ inline void ExpandRow(Table::Dtype type, N n, const void* in, float* __restrict 
   };
   if (type == Table::BF16) return each([](uint16_t half) { return internal::FromBf16(half); });
   if (type == Table::F16) return each([](uint16_t half) { return internal::FromF16(half); });
+  if (type == Table::INT8) {
+    const auto* const from = static_cast<const int8_t*>(in);
+    const float scale = internal::PowerOfTwo(from[count]);
+// g++ makes no vector instructions of the unrolled loop, and it then takes three times as long.
+#pragma GCC unroll 1
+    for (size_t j = 0; j < count; ++j) out[j] = static_cast<float>(from[j]) * scale;
+    return;
+  }
   if (count > 0) std::memcpy(out, in, count * sizeof(float));
 }
 
@@ -127,7 +169,22 @@ namespace internal {
 
 inline constexpr uint16_t kInfiniteF16 = 0x7c00;
 
-// Stores in[j] for j in [0, n). bits_of(element, value): how far to round up, of 65536.
+// Stores an INT8 row with this exponent. bits_of(element, units): how far to round up, of 65536.
+template <typename N, typename BitsOf>
+inline void StoreInt8(N n, const float* __restrict in, int exponent, BitsOf bits_of, void* to) {
+  int8_t* const __restrict out = static_cast<int8_t*>(to);
+  const float factor = PowerOfTwo(16 - exponent);
+  for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
+    const uint32_t units = Int8Units(in[j], factor);
+    const auto number = static_cast<int32_t>((units + bits_of(j, units)) >> 16);
+    const int32_t sign = std::bit_cast<int32_t>(in[j]) >> 31;
+    out[j] = static_cast<int8_t>((number ^ sign) - sign);
+  }
+  out[static_cast<size_t>(n)] = static_cast<int8_t>(exponent);
+}
+
+// Stores in[j] for j in [0, n), of another type. bits_of(element, value): how far to round up, of
+// 65536.
 template <typename N, typename BitsOf>
 inline bool Store(Table::Dtype type, N n, const float* __restrict in, BitsOf bits_of, void* to) {
   const auto count = static_cast<size_t>(n);
@@ -152,19 +209,32 @@ inline bool Store(Table::Dtype type, N n, const float* __restrict in, BitsOf bit
 
 }  // namespace internal
 
-// Stores in[j] for j in [0, n), rounded at random. False if F16 cannot hold a value; the value is
-// then stored as infinity. `n`: as in DispatchDim.
+// Stores a row of n values, rounded at random. False if the type cannot hold a value. F16 then has
+// infinity in its place, and INT8 keeps the row of `out`. `n`: as in DispatchDim. Requires: for
+// INT8, `out` has a stored row, whose scale the rules above may keep.
 template <typename N>
 inline bool StoreRow(Table::Dtype type, N n, const float* in, const RoundingBits& bits, void* out) {
-  return internal::Store(
-      type, n, in, [bits](size_t j, float) { return bits(j); }, out);
+  if (type != Table::INT8) {
+    return internal::Store(
+        type, n, in, [bits](size_t j, float) { return bits(j); }, out);
+  }
+  const uint32_t largest = internal::LargestMagnitude(n, in);
+  if (largest > std::bit_cast<uint32_t>(kMaxInt8)) return false;
+  const int least = internal::LeastExponent(largest);
+  const int before = static_cast<int8_t*>(out)[static_cast<size_t>(n)];
+  internal::StoreInt8(
+      n, in, before >= least && before < least + 2 ? before : least,
+      [bits](size_t j, uint32_t) { return bits(j); }, out);
+  return true;
 }
 
 // The same, rounded to nearest, ties to even: for initial values, and for rows from elsewhere. The
-// rounding of a stored value changes nothing.
-bool StoreNearest(Table::Dtype type, absl::Span<const float> in, void* out);
-// in[j] as StoreNearest would store it.
-void RoundToNearest(Table::Dtype type, absl::Span<float> in);
+// rounding of a stored row changes no value. An INT8 row gets the least exponent, or `exponent` if
+// it is larger.
+bool StoreNearest(Table::Dtype type, absl::Span<const float> in, void* out,
+                  int exponent = RowHead::kNoExponent);
+// The row as StoreNearest would store it. False if the type cannot hold a value.
+bool RoundToNearest(Table::Dtype type, absl::Span<float> row);
 
 }  // namespace tandem::optim
 

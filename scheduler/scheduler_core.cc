@@ -39,7 +39,8 @@ int64_t CheckpointBytes(const job::ResolvedJob& plan, const std::vector<ShardRep
     for (const ShardReport& shard : shards) {
       for (const TableReport& report : shard.table()) {
         if (report.table() != table.name) continue;
-        bytes += static_cast<double>(report.rows()) * row / plan.CopiesOf(table);
+        bytes += static_cast<double>(report.rows()) * row;  // of the first copies, which are saved
+        bytes += static_cast<double>(report.hot_rows()) * job::HotBytesOfRow(table);
       }
     }
   }

@@ -60,6 +60,7 @@ size_t MemoryOf(const RangeImage& image) {
   return image.keys.capacity() * sizeof(uint64_t) +
          (image.weights.capacity() + image.slots.capacity()) * sizeof(float) +
          image.ages.capacity() * sizeof(uint32_t) +
+         image.heads.capacity() * sizeof(optim::RowHead) +
          image.candidates.capacity() * sizeof(Candidate) + image.held.capacity();
 }
 
@@ -102,6 +103,7 @@ absl::Status CatchUpUnderOtherSettings(const CheckpointTable& saved, const job::
     float* const state = image->slots.data() + i * slots;
     optimizer->CatchUp(image->dim, image->stamp - image->step_base, weights, state, weights, state);
   }
+  for (optim::RowHead& head : image->heads) head.exponent = optim::RowHead::kNoExponent;
   return absl::OkStatus();
 }
 
@@ -341,8 +343,9 @@ absl::StatusOr<std::shared_ptr<const RangeImage>> CheckpointLoad::Taken(size_t f
 // At most the memory of a decoded file, in which all values are floats.
 size_t CheckpointLoad::DecodedBytes(const CheckpointFile& file) const {
   for (const CheckpointTable& table : saved_->manifest().tables) {
-    const bool smaller = table.row_dtype != "F32" || table.state_dtype != "F32";
-    if (smaller && table.name == file.table) return 2 * file.bytes;
+    if (table.name != file.table) continue;
+    if (table.row_dtype == "INT8") return 4 * file.bytes;
+    if (table.row_dtype != "F32" || table.state_dtype != "F32") return 2 * file.bytes;
   }
   return file.bytes;
 }

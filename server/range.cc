@@ -244,7 +244,9 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
 void Range::Report() {
   const bool refresh =
       subscriptions_ != nullptr && subscriptions_->OwesRefresh(progress().MinApplied());
-  table_->failure.Update(store_.unstorable());
+  const absl::Status& unstorable = store_.unstorable();
+  table_->failure.Update(absl::IsResourceExhausted(unstorable) ? NoMemoryFor(*this, unstorable)
+                                                               : unstorable);
   part_.Set(held_bytes(), policies::FrontOf(progress(), order_.properties()), refresh);
 }
 
@@ -298,10 +300,12 @@ absl::Status LoadRows(const RangeImage& image, Range* range) {
 }
 
 absl::Status NoMemoryFor(const Range& range, const absl::Status& why) {
+  const bool has_hot = range.table().plan->types.hot_updates > 0;
+  const char* const hot = has_hot ? ", or for a hot row," : "";
   return MemoryFullError(absl::StrCat(
-      "table ", range.table().plan->name, ": no memory for another row of range ", range.id(),
-      ", whose ", range.store().size(), " rows take ", range.store().Memory().bytes(), " bytes; ",
-      why.message(), "; ",
+      "table ", range.table().plan->name, ": no memory for another row", hot, " of range ",
+      range.id(), ", whose ", range.store().size(), " rows take ", range.store().Memory().bytes(),
+      " bytes; ", why.message(), "; ",
       IsMemoryFull(why) ? absl::StrCat("hint: ", job::kWaysToFit)
                         : absl::StrCat(MemoryLimitHint(), "; or use fewer rows, or more servers")));
 }

@@ -748,6 +748,11 @@ ShardReport ShardCore::Report() const {
       out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
     }
     out->set_bytes(out->bytes() + range->store().Memory().bytes());
+    if (range->table().plan->types.hot_updates > 0) {
+      const bool first = ranges_.IsFirstCopy(range->id());
+      out->set_hot_rows(out->hot_rows() +
+                        (first ? static_cast<uint64_t>(range->store().hot_rows()) : 0));
+    }
     if (!range->store().limited() || !out->has_row_counts()) continue;
     out->mutable_row_counts()->set_candidates(out->row_counts().candidates() +
                                               static_cast<uint64_t>(range->store().candidates()));

@@ -11,7 +11,8 @@ import numpy
 
 from tandem._abi import Error, check, library
 from tandem.formats import arrays_of, put_in_place, write_npz, write_parquet, write_safetensors
-from tandem.tables import (BFLOAT16, TYPES, CatchUp, CheckpointRange, CheckpointTable, Tables)
+from tandem.tables import (BFLOAT16, HEAD, HOT, TYPES, CatchUp, CheckpointRange, CheckpointTable,
+                           Tables)
 
 if TYPE_CHECKING:
     import torch
@@ -21,12 +22,13 @@ _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), 
                      ("slots_per_row", "<u4"), ("rows", "<u8"), ("begin", "<u8"), ("end", "<u8"),
                      ("version", "<i8"), ("workers", "<u4"), ("table_bytes", "<u4"),
                      ("optimizer_bytes", "<u4"), ("limited", "<u4"), ("held_bytes", "<u8")])
-# The rest of the head of format 3. The head of format 2 ends behind `candidates`, the head of
-# format 1 before it.
+# The rest of the header of format 4. The header of format 3 ends behind `flags`, that of format 2
+# behind `candidates`, and that of format 1 before it.
 _MORE = numpy.dtype([("candidates", "<u8"), ("stamp", "<i8"), ("step_base", "<i8"),
                      ("row_type", "<u4"), ("state_type", "<u4"), ("numbers_per_row", "<u4"),
-                     ("flags", "<u4")])
-_MORE_BYTES = {1: 0, 2: 8, 3: _MORE.itemsize}  # by format
+                     ("flags", "<u4"), ("hot_rows", "<u8"), ("hot_updates", "<u8"),
+                     ("hot_type", "<u4"), ("unused", "<u4")])
+_MORE_BYTES = {1: 0, 2: 8, 3: 40, 4: _MORE.itemsize}  # by format
 _CANDIDATE = numpy.dtype([("key", "<i8"), ("count", "<u4"), ("age", "<u4")])
 _WORKER_BYTES = 32
 _MANIFEST, _LATEST = "MANIFEST", "LATEST"
@@ -79,7 +81,10 @@ def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> Checkpoi
     more = numpy.zeros(1, _MORE)  # the rest of the head
     more.view(numpy.uint8)[:head_bytes - _HEAD.itemsize] = data[_HEAD.itemsize:head_bytes]
     row_type, state_type = int(more["row_type"][0]), int(more["state_type"][0])
-    if row_type >= len(TYPES) or state_type > BFLOAT16 or more["flags"][0]:
+    hot_type, hot_rows = int(more["hot_type"][0]), int(more["hot_rows"][0])
+    with_heads = head["format"] == 4
+    known = row_type < len(TYPES) - (0 if with_heads else 1) and hot_type < len(TYPES) - 1
+    if not known or state_type > BFLOAT16 or more["flags"][0]:
         raise Error(f"{path}: rows of a type, or flags, of a later version of Tandem")
     # The table has admission or eviction.
     limited = bool(head["format"] == 2 or head["limited"])
@@ -87,11 +92,15 @@ def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> Checkpoi
     candidates = int(more["candidates"][0])
     names = head_bytes + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))
-    weights_at = keys_at + 8 * rows
+    heads_at = keys_at + 8 * rows
+    weights_at = _eight(heads_at + (HEAD.itemsize * rows if with_heads else 0))
     numbers = int(more["numbers_per_row"][0])
     if numbers > slots:
         raise Error(f"{path}: {numbers} numbers a row of {slots} slots: is the copy whole?")
-    slots_at = _eight(weights_at + TYPES[row_type].itemsize * rows * dim)
+    if hot_rows > rows:
+        raise Error(f"{path}: {hot_rows} hot rows of {rows}: is the copy whole?")
+    hot_at = _eight(weights_at + TYPES[row_type].itemsize * (rows - hot_rows) * dim)
+    slots_at = _eight(hot_at + TYPES[hot_type].itemsize * hot_rows * dim)
     numbers_at = _eight(slots_at + TYPES[state_type].itemsize * rows * (slots - numbers))
     ages_at = _eight(numbers_at + 4 * rows * numbers)
     candidates_at = _eight(ages_at + (4 * rows if limited else 0))
@@ -99,15 +108,22 @@ def _read_range(path: str, data: numpy.ndarray, optimizer: str = "") -> Checkpoi
     if head["file_bytes"] != size or end > size:
         raise Error(f"{path}: {size} bytes, and {rows} rows of a file of {head['file_bytes']}: is "
                     "the copy whole?")
-    weights = _values(data, weights_at, row_type, rows, dim)
+    weights = _values(data, weights_at, row_type, rows - hot_rows, dim)
+    heads = hot = None
+    if with_heads:
+        heads = data[heads_at:heads_at + HEAD.itemsize * rows].view(HEAD)
+        hot = _values(data, hot_at, hot_type, hot_rows, dim)
+        if numpy.count_nonzero(heads["updates"] == HOT) != hot_rows:
+            raise Error(f"{path}: the heads of its rows do not name {hot_rows} hot rows: is the "
+                        "copy whole?")
     slots_of = [_values(data, slots_at, state_type, rows, slots - numbers)]
     if numbers:
         slots_of.append(_values(data, numbers_at, 0, rows, numbers))
     ages = data[ages_at:ages_at + 4 * rows].view("<u4") if limited else None
     taken = int(more["stamp"][0] - more["step_base"][0])
-    return CheckpointRange(data[keys_at:weights_at].view("<i8"), weights, slots_of, ages,
+    return CheckpointRange(data[keys_at:heads_at].view("<i8"), weights, slots_of, ages,
                            data[candidates_at:end].view(_CANDIDATE) if limited else None,
-                           CatchUp(optimizer, taken) if optimizer else None)
+                           CatchUp(optimizer, taken) if optimizer else None, heads, hot)
 
 
 def _read_held(path: str) -> bytes:

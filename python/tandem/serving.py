@@ -84,6 +84,15 @@ def _normal_of_tensors(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor
     return (scale * (radius * torch.cos(6.283185307179586 * units[:, 1::2]))).to(torch.float32)
 
 
+def _rounded_to_int8(rows: Tensor, largest_of: Tensor) -> Tensor:
+    """RoundToNearest of optim/row_rounding.h for INT8, of each row. largest_of: the largest number
+    with each exponent, in order."""
+    step = largest_of[torch.bucketize(rows.abs().amax(1, keepdim=True), largest_of)] / 127
+    units = (rows.abs() * (65536 / step)).to(torch.int32)
+    number = (units + 0x7fff + ((units >> 16) & 1)) >> 16
+    return torch.where(rows < 0, -number, number).to(torch.float32) * step
+
+
 class InitialValues(nn.Module):
     """Initial values of rows: called with ids int64 [n], returns float32 [n, dim]."""
 
@@ -91,7 +100,7 @@ class InitialValues(nn.Module):
         super().__init__()
         if initializer.kind not in ("ZERO", "CONSTANT", "UNIFORM", "NORMAL"):
             raise Error(f"initial values of kind {initializer.kind} are not known here")
-        if initializer.row_dtype not in ("F32", "BF16", "F16"):
+        if initializer.row_dtype not in ("F32", "BF16", "F16", "INT8"):
             raise Error(f"rows of type {initializer.row_dtype} are not known here")
         self.kind: str = initializer.kind
         self.row_dtype: str = initializer.row_dtype
@@ -99,6 +108,9 @@ class InitialValues(nn.Module):
         self.seed: int = initializer.seed - (1 << 64 if initializer.seed >> 63 else 0)
         self.dim: int = dim
         self.register_buffer("factor", torch.tensor(self.scale, dtype=torch.float32))
+        exponents = range(-110, 122) if self.row_dtype == "INT8" else ()
+        largest_of = torch.tensor([127 * 2.0 ** e for e in exponents], dtype=torch.float32)
+        self.register_buffer("largest_of", largest_of, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         values = self._before_rounding(ids)
@@ -106,6 +118,8 @@ class InitialValues(nn.Module):
             return values.to(torch.bfloat16).to(torch.float32)
         if self.row_dtype == "F16":
             return values.to(torch.float16).to(torch.float32)
+        if self.row_dtype == "INT8":
+            return _rounded_to_int8(values, self.largest_of)
         return values
 
     def _before_rounding(self, ids: Tensor) -> Tensor:

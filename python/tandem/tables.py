@@ -127,14 +127,17 @@ class CatchUp:
         weights[rows] = moved
 
 
-# The types of values in range files, by row_type and state_type of their heads. numpy has no
-# bfloat16.
-TYPES = [numpy.dtype("<f4"), numpy.dtype("<u2"), numpy.dtype("<f2")]
+# The types of values in range files, by the numbers in their headers. numpy has no bfloat16.
+TYPES = [numpy.dtype("<f4"), numpy.dtype("<u2"), numpy.dtype("<f2"), numpy.dtype("i1")]
 BFLOAT16 = 1
+# The head of a row. A weight of int8 is 2^exponent times its integer. updates: the count u of
+# updates, which stands for ((16 + u % 16) << u // 16) - 16 updates, or HOT.
+HEAD = numpy.dtype([("exponent", "i1"), ("updates", "u1")])
+HOT = 255
 
 
 def _floats(values: numpy.ndarray) -> numpy.ndarray:
-    """The values of one of TYPES as float32; float32 itself stays mapped."""
+    """The values of one of TYPES but int8 as float32; float32 itself stays mapped."""
     if values.dtype == TYPES[BFLOAT16]:  # the upper half of a float32
         return (values.astype("<u4") << 16).view("<f4")
     return values.astype("<f4", copy=False)
@@ -147,21 +150,34 @@ class CheckpointRange:
     ages: uint32 [rows], versions of the range since the last update of each row. candidates: ids
     without a row, with `key`, `count` (updates) and `age`. Both are None if the table has neither
     admission nor eviction. catch_up: of a table whose rows move in steps that they are not in;
-    None: `weights` are the stored ones.
+    None: `weights` are the stored ones. heads: [rows], with `exponent` (of int8) and `updates` (a
+    count of updates in 8 bits, or 255: the row is hot); None unless the table has row_dtype INT8 or
+    hot_rows.
     """
 
     def __init__(self, keys: numpy.ndarray, weights: numpy.ndarray, slots: list[numpy.ndarray],
                  ages: Optional[numpy.ndarray] = None, candidates: Optional[numpy.ndarray] = None,
-                 catch_up: Optional[CatchUp] = None) -> None:
-        """weights, slots: as in the file; the slots may be several arrays, side by side."""
+                 catch_up: Optional[CatchUp] = None, heads: Optional[numpy.ndarray] = None,
+                 hot: Optional[numpy.ndarray] = None) -> None:
+        """weights, slots: as in the file; the slots may be several arrays, side by side. heads
+        tells which rows have their weights in `hot`."""
         self.keys = keys
         self.ages, self.candidates, self.catch_up = ages, candidates, catch_up
-        self._weights, self._slots = weights, slots
+        self.heads = heads
+        self._weights, self._slots, self._hot = weights, slots, hot
 
     @property
     def stored(self) -> numpy.ndarray:
         """float32 [rows, dim]: the weights in the file."""
-        return _floats(self._weights)
+        if self.heads is None or self._hot is None:
+            return _floats(self._weights)
+        hot = self.heads["updates"] == HOT
+        rows = numpy.empty((len(self.keys), self._weights.shape[1]), dtype="<f4")
+        rows[hot] = _floats(self._hot)
+        rows[~hot] = _floats(self._weights)
+        if self._weights.dtype.itemsize == 1:
+            rows[~hot] = numpy.ldexp(rows[~hot], self.heads["exponent"][~hot, None])
+        return rows
 
     @property
     def slots(self) -> numpy.ndarray:
@@ -242,7 +258,7 @@ def _hash_name(name: str) -> int:
 
 class Initializer:
     """The initial value of a row. kind: ZERO, CONSTANT, UNIFORM or NORMAL; scale; seed: of the
-    table's rows (job/job.cc); row_dtype: F32, BF16 or F16, to which values are rounded."""
+    table's rows (job/job.cc); row_dtype: F32, BF16, F16 or INT8, to which rows are rounded."""
 
     def __init__(self, text: str, salt: int, dim: int, row_dtype: str = "F32") -> None:
         self.row_dtype = row_dtype

@@ -46,6 +46,7 @@ void MergeUpdates(const Message& from, Message* into) {
 void MergeRows(const TableReport& from, TableReport* into) {
   into->set_rows(into->rows() + from.rows());
   into->set_bytes(into->bytes() + from.bytes());
+  if (from.has_hot_rows()) into->set_hot_rows(into->hot_rows() + from.hot_rows());
   if (!from.has_row_counts()) return;
   const RowReport& more = from.row_counts();
   RowReport& counts = *into->mutable_row_counts();
@@ -126,6 +127,7 @@ RunRecord OfThisVersion(RunRecord record, const job::ResolvedJob& plan) {
     for (Distribution& rows : *report.mutable_by_popularity()) rows.clear_bucket();
     // The shards report the same rows again.
     report.clear_rows();
+    report.clear_hot_rows();
     report.clear_bytes();
     if (report.has_row_counts()) report.mutable_row_counts()->clear_candidates();
   }

@@ -245,6 +245,8 @@ void AddTables(const json& tables, Families* out) {
     const Labels labels = {{"table", name}};
     out->GaugeOf(table, "rows", "tandem_table_rows", "Rows of the table.", labels);
     out->GaugeOf(table, "memory_bytes", "tandem_table_bytes", "Memory of its rows.", labels);
+    out->GaugeOf(table, "hot_rows", "tandem_table_hot_rows", "Rows of the table that are hot.",
+                 labels);
     for (const char* outcome : {"applied", "dropped"}) {
       out->Counter("tandem_updates_total", "Updates that were applied, and that were dropped.",
                    {{"table", name}, {"outcome", outcome}}, NumberOf(table["updates"], outcome));

@@ -221,6 +221,11 @@ absl::Status ReportCheck::CheckTables(const ShardReport& report) const {
           "report with counts of rows of table ", table.table(), ", which has no rule for them"));
     }
     TANDEM_RETURN_IF_ERROR(CheckRows(table.table(), table.row_counts()));
+    if (table.hot_rows() > table.rows()) {
+      return absl::InvalidArgumentError(absl::StrCat("report of table ", table.table(), " with ",
+                                                     table.hot_rows(), " hot rows of ",
+                                                     table.rows()));
+    }
   }
   return absl::OkStatus();
 }

@@ -186,6 +186,7 @@ json RowCountsJson(const RowReport& rows) {
 // The counts of rows only of tables with rules by which rows come and go.
 json RowsJson(const TableReport& table) {
   json out = {{"rows", table.rows()}, {"memory_bytes", table.bytes()}};
+  if (table.has_hot_rows()) out["hot_rows"] = table.hot_rows();
   if (table.has_row_counts()) out["row_counts"] = RowCountsJson(table.row_counts());
   return out;
 }

@@ -155,6 +155,7 @@ absl::Status TensorBoardFile::AddTables(absl::Time now, int64_t step, const json
       if (table.contains(kind)) AddHistogram(table[kind], absl::StrCat(kind, "/", name), &event);
     }
     AddScalar(table, "rows", "rows/" + name, &event);
+    AddScalar(table, "hot_rows", "hot_rows/" + name, &event);
     const auto counts = table.find("row_counts");
     if (counts == table.end()) continue;
     for (const char* count : {"candidates", "admitted", "evicted", "refused", "to_fresh_rows",

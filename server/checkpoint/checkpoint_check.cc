@@ -203,9 +203,23 @@ class Comparison {
     }
     CompareInitializer(*saved, job);
     SayIfRounded("row_dtype", table, saved->row_dtype, job.row_dtype);
+    if (saved->row_dtype == job.row_dtype) SayIfHotRowsAreRounded(table, *saved, job);
     if (saved->optimizer == job.optimizer && !evaluates_) {
       SayIfRounded("state_dtype", table, saved->state_dtype, job.state_dtype);
     }
+  }
+
+  void SayIfHotRowsAreRounded(const std::string& table, const CheckpointTable& saved,
+                              const CheckpointTable& job) {
+    if (saved.hot_dtype.empty() || saved.hot_dtype == job.hot_dtype || job.hot_dtype == "F32") {
+      return;
+    }
+    fit_.said.push_back(absl::StrCat("hot_rows of ", table, ": ",
+                                     job.hot_dtype.empty() ? "none" : job.hot_dtype,
+                                     " in the job, ", saved.hot_dtype,
+                                     " in the checkpoint; its hot rows are rounded to the "
+                                     "nearest ",
+                                     job.hot_dtype.empty() ? job.row_dtype : job.hot_dtype));
   }
 
   // `field`: of the table in the job.
@@ -262,6 +276,7 @@ void DescribeMeaning(const job::ResolvedJob& plan, Manifest* manifest) {
     saved.optimizer = OptimizerName(table.optimizer, table.extra_floats);
     saved.catch_up = CatchUpText(table.optimizer);
     saved.row_dtype = Table::Dtype_Name(std::max(table.types.row, Table::F32));
+    if (table.types.hot_updates > 0) saved.hot_dtype = Table::Dtype_Name(table.types.hot);
     const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.extra_floats);
     const bool rounds =
         optimizer.ok() && !optim::RowFormat(table.types, table.dim, **optimizer).f32_slots();

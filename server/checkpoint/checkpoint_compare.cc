@@ -49,6 +49,7 @@ std::string Difference(const RangeImage& a, const RangeImage& b) {
   if (SameBits(a.weights, b.weights)) {
     if (!SameBits(a.slots, b.slots)) return "the same weights, other optimizer state";
     if (a.ages != b.ages) return "the same rows, other ages";
+    if (a.heads != b.heads) return "the same rows, other scales or counts of updates";
     return a.candidates == b.candidates ? "" : "the same rows, other candidates";
   }
   if (a.weights.size() != b.weights.size()) return "rows of different dim";
@@ -80,6 +81,7 @@ absl::StatusOr<ModelComparison> CompareModels(const CheckpointReader& a,
     AddBits(left.keys, &result.checksum);
     AddBits(left.weights, &result.checksum);
     AddBits(left.slots, &result.checksum);
+    if (left.types.has_heads()) AddBits(left.heads, &result.checksum);
     if (left.limited) {
       AddBits(left.ages, &result.checksum);
       AddBits(left.candidates, &result.checksum);

@@ -102,6 +102,14 @@ std::string OfType(Table::Dtype type) {
   return type > Table::F32 ? absl::StrCat(" of ", Table::Dtype_Name(type)) : "";
 }
 
+// ", 3 hot rows of F32"; empty if no row becomes hot.
+std::string HotText(const RangeImage& image) {
+  if (image.types.hot_updates == 0) return "";
+  const auto hot = std::count_if(image.heads.begin(), image.heads.end(),
+                                 [](optim::RowHead head) { return head.hot(); });
+  return absl::StrCat(", ", hot, " hot rows of ", Table::Dtype_Name(image.types.hot));
+}
+
 // `path`: for messages. `bytes`: a range file.
 absl::Status InspectRange(const std::string& path, const std::string& bytes,
                           const InspectOptions& options, std::ostream& out) {
@@ -116,7 +124,7 @@ absl::Status InspectRange(const std::string& path, const std::string& bytes,
       << PositionsText(image->begin, image->end) << ", " << image->keys.size() << " rows of "
       << image->dim << " floats" << OfType(image->types.row) << " and " << image->slots_per_row
       << " slots" << OfType(image->types.state) << " (" << image->optimizer << "), version "
-      << image->progress.version << ", stamp " << image->stamp << "\n";
+      << image->progress.version << ", stamp " << image->stamp << HotText(*image) << "\n";
   for (size_t rank = 0; rank < image->progress.workers.size(); ++rank) {
     const policies::WorkerProgress& worker = image->progress.workers[rank];
     out << "  worker " << rank << ": " << worker.admitted << " steps admitted, " << worker.applied
@@ -134,6 +142,7 @@ absl::Status InspectRange(const std::string& path, const std::string& bytes,
       out << " | " << Floats(absl::MakeConstSpan(image->slots).subspan(i * slots, slots));
     }
     if (image->limited) out << ", updated " << image->ages[i] << " versions ago";
+    if (!image->heads.empty() && image->heads[i].hot()) out << ", hot";
     out << "\n";
   }
   SayRest(image->keys.size(), shown, "rows", out);
@@ -164,6 +173,7 @@ absl::Status InspectCheckpoint(const std::string& path, std::ostream& out) {
   for (const CheckpointTable& table : manifest.tables) {
     out << "  table " << table.name << ": dim " << table.dim;
     if (table.row_dtype != "F32") out << " of " << table.row_dtype;
+    if (!table.hot_dtype.empty()) out << ", hot rows of " << table.hot_dtype;
     out << ", " << table.optimizer;
     if (table.state_dtype != "F32") out << " with state of " << table.state_dtype;
     if (!table.fields.empty()) out << ", fields " << absl::StrJoin(table.fields, " ");

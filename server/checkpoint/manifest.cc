@@ -127,6 +127,7 @@ Manifest Read(const Json& json, int64_t format, absl::Status* status) {
     if (table.contains("catch_up")) t.catch_up = fields.String(table, "catch_up");
     if (table.contains("row_dtype")) t.row_dtype = fields.String(table, "row_dtype");
     if (table.contains("state_dtype")) t.state_dtype = fields.String(table, "state_dtype");
+    if (table.contains("hot_dtype")) t.hot_dtype = fields.String(table, "hot_dtype");
   }
   for (const Json& parameter : fields.List(json, "dense")) {
     CheckpointParameter& p = manifest.dense.emplace_back();
@@ -186,6 +187,7 @@ std::string EncodeManifest(const Manifest& manifest) {
     if (!t.catch_up.empty()) table["catch_up"] = t.catch_up;
     if (t.row_dtype != "F32") table["row_dtype"] = t.row_dtype;
     if (t.state_dtype != "F32") table["state_dtype"] = t.state_dtype;
+    if (!t.hot_dtype.empty()) table["hot_dtype"] = t.hot_dtype;
     json["tables"].push_back(std::move(table));
   }
   for (const CheckpointParameter& p : manifest.dense) {

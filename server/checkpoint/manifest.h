@@ -43,6 +43,7 @@ struct CheckpointTable {
   std::string catch_up;
   // The types of the rows, such as BF16; "F32" in manifests of earlier versions.
   std::string row_dtype = "F32", state_dtype = "F32";
+  std::string hot_dtype;  // of hot rows; empty: no row becomes hot
 
   friend bool operator==(const CheckpointTable&, const CheckpointTable&) = default;
 };

@@ -57,18 +57,46 @@ std::vector<uint32_t> SortByPosition(const CopyList& rows, uint64_t salt, uint64
   return order;
 }
 
-// Encodes floats [first, first + count) of each copy.
-void EncodeFloats(const CopyList& rows, const std::vector<uint32_t>& order, Table::Dtype type,
-                  size_t first, size_t count, RangeEncoder* encoder) {
-  if (count == 0) return;
+// Calls encode(floats of the copy from `first` on) for each copy, in order. `count`: how many of
+// these it reads.
+template <typename Encode>
+void ForEachCopy(const CopyList& rows, const std::vector<uint32_t>& order, size_t first,
+                 size_t count, Encode encode) {
   for (size_t i = 0; i < order.size(); ++i) {
     if (i + kAhead < order.size()) {
       const float* const ahead = rows.row(order[i + kAhead]) + first;
       __builtin_prefetch(ahead);
       __builtin_prefetch(ahead + count - 1);
     }
-    encoder->Floats(type, {rows.row(order[i]) + first, count});
+    encode(rows.row(order[i]) + first);
   }
+}
+
+// Encodes floats [first, first + count) of each copy.
+void EncodeFloats(const CopyList& rows, const std::vector<uint32_t>& order, Table::Dtype type,
+                  size_t first, size_t count, RangeEncoder* encoder) {
+  if (count == 0) return;
+  ForEachCopy(rows, order, first, count, [&](const float* values) {
+    encoder->Floats(type, {values, count});
+  });
+}
+
+optim::RowHead HeadOf(const float* copied) {
+  optim::RowHead head;
+  std::memcpy(static_cast<void*>(&head), copied, sizeof head);
+  return head;
+}
+
+// Encodes the weights of the hot rows if `hot`, else those of the others.
+void EncodeWeights(const CopyList& rows, const std::vector<uint32_t>& order,
+                   const RangeImage& image, bool hot, RangeEncoder* encoder) {
+  const auto dim = static_cast<size_t>(image.dim);
+  if (!image.types.has_heads()) return EncodeFloats(rows, order, image.types.row, 0, dim, encoder);
+  const size_t head_at = dim + static_cast<size_t>(image.slots_per_row);
+  ForEachCopy(rows, order, 0, head_at + 1, [&](const float* row) {
+    const optim::RowHead head = HeadOf(row + head_at);
+    if (head.hot() == hot) encoder->Weights(image.types, head, {row, dim});
+  });
 }
 
 void EncodeKeys(const CopyList& rows, const std::vector<uint32_t>& order, RangeEncoder* encoder) {
@@ -110,17 +138,32 @@ absl::Status RangeCopy::Encode(ByteSink sink) && {
       has_squares ? sizeof count + count * (sizeof(uint64_t) + dim * sizeof(float)) : 0;
   const uint64_t held_bytes =
       sizeof lengths + updates.size() + memory_before.size() + squares_bytes + memory_after.size();
-  RangeEncoder encoder(head, count, candidates.size(), held_bytes, std::move(sink));
+  const bool has_heads = head.types.has_heads();
+  uint64_t hot_rows = 0;
+  for (size_t i = 0; has_heads && i < order.size(); ++i) {
+    hot_rows += HeadOf(copies.row(order[i]) + dim + slots).hot() ? 1 : 0;
+  }
+  RangeEncoder encoder(head, {count, hot_rows, candidates.size(), held_bytes}, std::move(sink));
   EncodeKeys(copies, order, &encoder);
   encoder.EndSection();
-  EncodeFloats(copies, order, head.types.row, 0, dim, &encoder);
+  if (has_heads) {
+    ForEachCopy(copies, order, dim + slots, 1,
+                [&encoder](const float* copied) { encoder.Bytes(copied, sizeof(optim::RowHead)); });
+    encoder.EndSection();
+  }
+  EncodeWeights(copies, order, head, /*hot=*/false, &encoder);
   encoder.EndSection();
+  if (has_heads) {
+    EncodeWeights(copies, order, head, /*hot=*/true, &encoder);
+    encoder.EndSection();
+  }
   EncodeFloats(copies, order, head.types.state, dim, slots - numbers, &encoder);
   encoder.EndSection();
   EncodeFloats(copies, order, Table::F32, dim + slots - numbers, numbers, &encoder);
   encoder.EndSection();
   if (head.limited) {
-    EncodeFloats(copies, order, Table::F32, dim + slots, 1, &encoder);  // ages
+    const size_t age_at = dim + slots + (has_heads ? 1 : 0);
+    EncodeFloats(copies, order, Table::F32, age_at, 1, &encoder);
     encoder.EndSection();
     EncodeCandidates(all.candidates(), candidates, &encoder);
     encoder.EndSection();

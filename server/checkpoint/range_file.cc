@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr uint32_t kMagic = 0x46524454;  // "TDRF"
-constexpr uint32_t kRangeFormat = 3;
+// Without, and with, heads of rows (optim::RowTypes::has_heads).
+constexpr uint32_t kRangeFormat = 3, kHeadsFormat = 4;
 // Formats of earlier versions, which are only read: for tables without limits, and with limits.
 constexpr uint32_t kOldFormat = 1, kOldLimitedFormat = 2;
 constexpr size_t kAlign = 8;
@@ -55,15 +57,21 @@ struct Header {
   uint32_t row_type;
   uint32_t state_type;
   uint32_t numbers_per_row;
-  uint32_t flags;
+  uint32_t flags;  // kRangeFormat ends here
+  uint64_t hot_rows;
+  uint64_t hot_updates;
+  uint32_t hot_type;
+  uint32_t unused;
 };
-static_assert(sizeof(Header) == 120);
+static_assert(sizeof(Header) == 144);
 constexpr size_t kMinHeaderBytes = offsetof(Header, candidates);
 
-bool IsOurFormat(uint32_t format) { return format >= kOldFormat && format <= kRangeFormat; }
+bool IsOurFormat(uint32_t format) { return format >= kOldFormat && format <= kHeadsFormat; }
+bool IsOld(const Header& h) { return h.format < kRangeFormat; }
 size_t HeaderBytes(const Header& h) {
   return h.format == kOldFormat          ? kMinHeaderBytes
          : h.format == kOldLimitedFormat ? offsetof(Header, stamp)
+         : h.format == kRangeFormat      ? offsetof(Header, hot_rows)
                                          : sizeof(Header);
 }
 bool IsLimited(const Header& h) { return h.format == kOldLimitedFormat || h.limited == 1; }
@@ -91,7 +99,9 @@ struct Sections {
       : bytes{uint64_t{h.workers} * sizeof(WorkerEntry),
               uint64_t{h.table_bytes} + h.optimizer_bytes,
               h.rows * sizeof(uint64_t),
-              h.rows * h.dim * optim::ElementBytes(TypeOf(h.row_type)),
+              h.format == kHeadsFormat ? h.rows * sizeof(optim::RowHead) : 0,
+              (h.rows - h.hot_rows) * h.dim * optim::ElementBytes(TypeOf(h.row_type)),
+              h.hot_rows * h.dim * optim::ElementBytes(TypeOf(h.hot_type)),
               h.rows * (h.slots_per_row - h.numbers_per_row) *
                   optim::ElementBytes(TypeOf(h.state_type)),
               h.rows * h.numbers_per_row * sizeof(float),
@@ -106,7 +116,7 @@ struct Sections {
     return sum;
   }
 
-  uint64_t bytes[9];
+  uint64_t bytes[11];
   uint64_t others;
 };
 
@@ -133,6 +143,28 @@ class Reader {
     const size_t bytes = count * optim::ElementBytes(type);
     for (uint64_t i = 0; i < rows && count > 0; ++i, offset_ += bytes) {
       optim::ExpandRow(type, count, bytes_.data() + offset_, &to[i * width + first]);
+    }
+    return Pad();
+  }
+  // The weights of the hot rows if `hot`, else those of the others.
+  absl::Status Weights(const RangeImage& image, bool hot, absl::Span<float> to) {
+    const auto dim = static_cast<size_t>(image.dim);
+    if (image.heads.empty()) {
+      return Floats(image.types.row, hot ? 0 : image.keys.size(), dim, dim, 0, to);
+    }
+    const Table::Dtype type = hot ? image.types.hot : image.types.row;
+    std::vector<int8_t> row(optim::WeightBytes(type, dim));
+    for (size_t i = 0; i < image.keys.size(); ++i) {
+      const optim::RowHead head = image.heads[i];
+      if (head.hot() != hot) continue;
+      row.back() = head.exponent;  // INT8 has its exponent behind its integers
+      const size_t at = offset_;
+      Bytes(row.data(), dim * optim::ElementBytes(type));
+      if (type == Table::INT8 && std::count(row.begin(), row.end() - 1, -128) > 0) {
+        return absl::InvalidArgumentError(absl::StrCat("range file: a weight of the row at offset ",
+                                                       at, " is -128, expected -127 to 127"));
+      }
+      optim::ExpandRow(type, dim, row.data(), &to[i * dim]);
     }
     return Pad();
   }
@@ -174,7 +206,7 @@ absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
   }
   if (!IsOurFormat(h.format)) {
     return absl::InvalidArgumentError(absl::StrCat("range file: format at offset 4 is ", h.format,
-                                                   ", this program reads 1 to ", kRangeFormat));
+                                                   ", this program reads 1 to ", kHeadsFormat));
   }
   if (h.file_bytes != bytes.size()) {
     return absl::DataLossError(absl::StrCat("range file: file_bytes at offset 8 is ", h.file_bytes,
@@ -208,15 +240,26 @@ absl::Status CheckHeader(const Header& h) {
   TANDEM_RETURN_IF_ERROR(CheckField("workers", 56, h.workers, 0, kMaxWorkers));
   TANDEM_RETURN_IF_ERROR(CheckField("table_bytes", 60, h.table_bytes, 0, kMaxNameBytes));
   TANDEM_RETURN_IF_ERROR(CheckField("optimizer_bytes", 64, h.optimizer_bytes, 0, kMaxNameBytes));
-  TANDEM_RETURN_IF_ERROR(CheckField("limited", 68, h.limited, 0, h.format == kRangeFormat ? 1 : 0));
+  TANDEM_RETURN_IF_ERROR(CheckField("limited", 68, h.limited, 0, IsOld(h) ? 0 : 1));
   TANDEM_RETURN_IF_ERROR(CheckField("held_bytes", 72, h.held_bytes, 0, kMaxHeldBytes));
   TANDEM_RETURN_IF_ERROR(
       CheckField("candidates", 80, h.candidates, 0, IsLimited(h) ? kMaxRows : 0));
-  TANDEM_RETURN_IF_ERROR(CheckField("row_type", 104, h.row_type, 0, NumberOf(Table::F16)));
+  const bool heads = h.format == kHeadsFormat;
+  const uint64_t last_type = NumberOf(heads ? Table::INT8 : Table::F16);
+  TANDEM_RETURN_IF_ERROR(CheckField("row_type", 104, h.row_type, 0, last_type));
   TANDEM_RETURN_IF_ERROR(CheckField("state_type", 108, h.state_type, 0, NumberOf(Table::BF16)));
   const uint64_t most_numbers = h.state_type == 0 ? 0 : h.slots_per_row;
   TANDEM_RETURN_IF_ERROR(CheckField("numbers_per_row", 112, h.numbers_per_row, 0, most_numbers));
   TANDEM_RETURN_IF_ERROR(CheckField("flags", 116, h.flags, 0, 0));
+  // Rows of INT8 have heads, and so do rows that become hot. No others do.
+  const bool needs_hot = heads && TypeOf(h.row_type) != Table::INT8;
+  TANDEM_RETURN_IF_ERROR(CheckField("hot_updates", 128, h.hot_updates, needs_hot ? 1 : 0,
+                                    heads ? std::numeric_limits<int64_t>::max() : 0));
+  TANDEM_RETURN_IF_ERROR(
+      CheckField("hot_rows", 120, h.hot_rows, 0, h.hot_updates > 0 ? h.rows : 0));
+  TANDEM_RETURN_IF_ERROR(
+      CheckField("hot_type", 136, h.hot_type, 0, h.hot_updates > 0 ? NumberOf(Table::F16) : 0));
+  TANDEM_RETURN_IF_ERROR(CheckField("unused", 140, h.unused, 0, 0));
   if (h.version < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("range file: version at offset 48 is ", h.version));
@@ -266,12 +309,39 @@ absl::Status ReadCandidates(Reader& reader, uint64_t count, std::vector<Candidat
   return absl::OkStatus();
 }
 
-Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t candidates, uint64_t held_bytes) {
+// Checks each head against the types, and the number of hot rows against the header.
+absl::Status ReadHeads(Reader& reader, const Header& h, std::vector<optim::RowHead>& heads) {
+  const size_t at = reader.offset();
+  TANDEM_RETURN_IF_ERROR(reader.Array(heads, h.rows));
+  uint64_t hot = 0;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const optim::RowHead head = heads[i];
+    const bool scaled = TypeOf(h.row_type) == Table::INT8 && !head.hot();
+    const bool good =
+        scaled ? head.exponent >= optim::kMinExponent && head.exponent <= optim::kMaxExponent
+               : head.exponent == optim::RowHead::kNoExponent;
+    if (!good || (h.hot_updates == 0 && head.updates != 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("range file: head of a row at offset ", at + i * sizeof head,
+                       " has exponent ", int{head.exponent}, " and count ", int{head.updates}));
+    }
+    hot += head.hot() ? 1 : 0;
+  }
+  if (hot == h.hot_rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("range file: ", hot, " heads of hot rows at offset ", at,
+                   ", expected hot_rows at offset 120, ", h.hot_rows));
+}
+
+Header HeaderOf(const RangeImage& head, const RangeEncoder::Counts& counts) {
   Header h = {};
   h.magic = kMagic;
-  h.format = kRangeFormat;
+  h.format = head.types.has_heads() ? kHeadsFormat : kRangeFormat;
+  h.hot_rows = counts.hot_rows;
+  h.hot_updates = static_cast<uint64_t>(head.types.hot_updates);
+  if (head.types.hot_updates > 0) h.hot_type = NumberOf(head.types.hot);
   h.limited = head.limited ? 1 : 0;
-  h.candidates = candidates;
+  h.candidates = counts.candidates;
   h.stamp = head.stamp;
   h.step_base = head.step_base;
   h.row_type = NumberOf(head.types.row);
@@ -279,14 +349,14 @@ Header HeaderOf(const RangeImage& head, uint64_t rows, uint64_t candidates, uint
   h.numbers_per_row = static_cast<uint32_t>(head.numbers_per_row);
   h.dim = static_cast<uint32_t>(head.dim);
   h.slots_per_row = static_cast<uint32_t>(head.slots_per_row);
-  h.rows = rows;
+  h.rows = counts.rows;
   h.begin = head.begin;
   h.end = head.end;
   h.version = head.progress.version;
   h.workers = static_cast<uint32_t>(head.progress.workers.size());
   h.table_bytes = static_cast<uint32_t>(head.table.size());
   h.optimizer_bytes = static_cast<uint32_t>(head.optimizer.size());
-  h.held_bytes = held_bytes;
+  h.held_bytes = counts.held_bytes;
   h.file_bytes = Sections(h).FileBytes();
   return h;
 }
@@ -327,7 +397,7 @@ class PartReader {
     if (h.magic != kMagic || !IsOurFormat(h.format)) return reader.NotWhole();
     TANDEM_RETURN_IF_ERROR(
         reader.Read(kMinHeaderBytes, &h.candidates, HeaderBytes(h) - kMinHeaderBytes));
-    if (h.format != kRangeFormat) h.stamp = h.version;
+    if (IsOld(h)) h.stamp = h.version;
     if (!CheckHeader(h).ok() || h.file_bytes != reader.bytes_) return reader.NotWhole();
     return reader;
   }
@@ -362,14 +432,13 @@ struct RangeEncoder::Checksum {
                                                                        &XXH3_freeState};
 };
 
-RangeEncoder::RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t candidates,
-                           uint64_t held_bytes, ByteSink sink)
+RangeEncoder::RangeEncoder(const RangeImage& head, const Counts& counts, ByteSink sink)
     : sink_(std::move(sink)), piece_(new char[kPieceBytes]), checksum_(new Checksum) {
   TANDEM_CHECK(head.dim > 0 && head.slots_per_row >= 0);
-  TANDEM_CHECK(head.limited || candidates == 0);
+  TANDEM_CHECK(head.limited || counts.candidates == 0);
   TANDEM_CHECK(checksum_->state != nullptr);
   XXH3_64bits_reset(checksum_->state.get());
-  const Header header = HeaderOf(head, rows, candidates, held_bytes);
+  const Header header = HeaderOf(head, counts);
   TANDEM_CHECK_OK(CheckHeader(header));
   file_bytes_ = header.file_bytes;
   Bytes(&header, HeaderBytes(header));
@@ -416,6 +485,15 @@ void RangeEncoder::Floats(Table::Dtype type, absl::Span<const float> values) {
   }
 }
 
+void RangeEncoder::Weights(const optim::RowTypes& types, optim::RowHead head,
+                           absl::Span<const float> weights) {
+  if (head.hot()) return Floats(types.hot, weights);
+  if (types.row != Table::INT8) return Floats(types.row, weights);
+  int8_row_.resize(optim::WeightBytes(types.row, weights.size()));
+  optim::StoreNearest(types.row, weights, int8_row_.data(), head.exponent);
+  Bytes(int8_row_.data(), weights.size());
+}
+
 void RangeEncoder::EndSection() {
   constexpr char kZeros[kAlign] = {};
   const uint64_t at = passed_ + used_;
@@ -433,11 +511,16 @@ absl::Status RangeEncoder::Finish() {
 
 std::string EncodeRange(const RangeImage& image) {
   const size_t rows = image.keys.size();
-  TANDEM_CHECK(image.weights.size() == rows * static_cast<size_t>(image.dim));
+  const auto dim = static_cast<size_t>(image.dim);
+  const bool has_heads = image.types.has_heads();
+  TANDEM_CHECK(image.heads.size() == (has_heads ? rows : 0));
+  TANDEM_CHECK(image.weights.size() == rows * dim);
   TANDEM_CHECK(image.slots.size() == rows * static_cast<size_t>(image.slots_per_row));
   TANDEM_CHECK(image.ages.size() == (image.limited ? rows : 0));
   std::string bytes;
-  RangeEncoder encoder(image, rows, image.candidates.size(), image.held.size(),
+  const auto hot_rows = static_cast<uint64_t>(std::count_if(
+      image.heads.begin(), image.heads.end(), [](optim::RowHead head) { return head.hot(); }));
+  RangeEncoder encoder(image, {rows, hot_rows, image.candidates.size(), image.held.size()},
                        [&bytes](absl::string_view piece) {
                          absl::StrAppend(&bytes, piece);
                          return absl::OkStatus();
@@ -448,8 +531,15 @@ std::string EncodeRange(const RangeImage& image) {
     encoder.EndSection();
   };
   add(image.keys);
-  encoder.Floats(image.types.row, image.weights);
-  encoder.EndSection();
+  add(image.heads);
+  for (const bool hot : {false, true}) {
+    for (size_t i = 0; i < rows; ++i) {
+      const optim::RowHead head = has_heads ? image.heads[i] : optim::RowHead();
+      if (head.hot() != hot) continue;
+      encoder.Weights(image.types, head, absl::MakeConstSpan(image.weights).subspan(i * dim, dim));
+    }
+    encoder.EndSection();
+  }
   const auto width = static_cast<size_t>(image.slots_per_row);
   const auto numbers = static_cast<size_t>(image.numbers_per_row);
   for (size_t i = 0; i < rows; ++i) {
@@ -481,7 +571,7 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
         absl::StrCat("range file: ", bytes.size(), " bytes are too few for format ", h.format));
   }
   reader.Bytes(&h.candidates, HeaderBytes(h) - kMinHeaderBytes);
-  if (h.format != kRangeFormat) h.stamp = h.version;
+  if (IsOld(h)) h.stamp = h.version;
   TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // after this, the bytes contain every section
   RangeImage image;
   image.limited = IsLimited(h);
@@ -497,13 +587,16 @@ absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
   TANDEM_RETURN_IF_ERROR(reader.String(image.optimizer, h.optimizer_bytes));
   TANDEM_RETURN_IF_ERROR(reader.Pad());
   TANDEM_RETURN_IF_ERROR(reader.Array(image.keys, h.rows));
-  image.types = {TypeOf(h.row_type), TypeOf(h.state_type)};
+  image.types = {TypeOf(h.row_type), TypeOf(h.state_type), TypeOf(h.hot_type),
+                 static_cast<int64_t>(h.hot_updates)};
+  if (image.types.has_heads()) TANDEM_RETURN_IF_ERROR(ReadHeads(reader, h, image.heads));
   image.numbers_per_row = static_cast<int>(h.numbers_per_row);
   image.weights.resize(h.rows * h.dim);
   image.slots.resize(h.rows * h.slots_per_row);
   const size_t elements = h.slots_per_row - h.numbers_per_row;
   const auto weights = absl::MakeSpan(image.weights), slots = absl::MakeSpan(image.slots);
-  TANDEM_RETURN_IF_ERROR(reader.Floats(image.types.row, h.rows, h.dim, h.dim, 0, weights));
+  TANDEM_RETURN_IF_ERROR(reader.Weights(image, /*hot=*/false, weights));
+  TANDEM_RETURN_IF_ERROR(reader.Weights(image, /*hot=*/true, weights));
   TANDEM_RETURN_IF_ERROR(
       reader.Floats(image.types.state, h.rows, elements, h.slots_per_row, 0, slots));
   TANDEM_RETURN_IF_ERROR(
@@ -567,7 +660,9 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Row
     const auto some_slots = absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots);
     auto ages = absl::MakeConstSpan(image.ages);
     if (!ages.empty()) ages = ages.subspan(first, count);
-    TANDEM_RETURN_IF_ERROR(store->Load(keys, weights, some_slots, ages));
+    auto heads = absl::MakeConstSpan(image.heads);
+    if (!heads.empty()) heads = heads.subspan(first, count);
+    TANDEM_RETURN_IF_ERROR(store->Load(keys, weights, some_slots, ages, heads));
     first = last + 1;  // `last` is outside, or the end
   }
   if (!store->limited()) return absl::OkStatus();
@@ -602,6 +697,7 @@ void OrderByPosition(uint64_t salt, RangeImage* image) {
   Reorder(order, static_cast<size_t>(image->dim), &image->weights);
   Reorder(order, static_cast<size_t>(image->slots_per_row), &image->slots);
   if (image->limited) Reorder(order, 1, &image->ages);
+  if (image->types.has_heads()) Reorder(order, 1, &image->heads);
 }
 
 uint64_t StoredChecksum(absl::Span<const uint8_t> bytes) {

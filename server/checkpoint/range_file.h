@@ -1,10 +1,10 @@
 // One key range as bytes: a file of a checkpoint, and the payload of a range move.
 //
 // Contents: table name, dim, optimizer name, [begin, end), stamp, progress (version and the
-// exactly-once memory of each worker), keys, weights, slots, held updates; a checksum over
-// everything. A table with limits (row_limits.h) also has the ages of its rows, and candidates.
-// range_file.md describes the layout. Functions are pure functions of bytes, except the two
-// that read parts of a file. checkpoint_directory.h says which files make up a checkpoint.
+// exactly-once memory of each worker), keys, heads of rows, weights, slots, held updates; a
+// checksum over everything. A table with limits (row_limits.h) also has the ages of its rows, and
+// candidates. range_file.md describes the layout. Functions are pure functions of bytes, except the
+// two that read parts of a file. checkpoint_directory.h says which files make up a checkpoint.
 #ifndef TANDEM_SERVER_CHECKPOINT_RANGE_FILE_H_
 #define TANDEM_SERVER_CHECKPOINT_RANGE_FILE_H_
 
@@ -45,6 +45,7 @@ struct RangeImage {
   int64_t stamp = 0, step_base = 0;
   policies::RangeProgress progress;
   std::vector<uint64_t> keys;         // in order of position
+  std::vector<optim::RowHead> heads;  // [keys] if the types have heads, else empty
   std::vector<float> weights;         // [keys, dim]
   std::vector<float> slots;           // [keys, slots_per_row]
   bool limited = false;               // the table has limits; otherwise the next two are empty
@@ -57,16 +58,20 @@ struct RangeImage {
 };
 
 // Encodes a range section by section and hands the bytes to `sink` in pieces of 256 KiB, so an
-// encoded range need not be in memory as a whole. The caller passes keys, weights, slots without
-// numbers, numbers, ages and candidates (only if `limited`), and `held` of RangeImage, in this
-// order, and calls EndSection after each. An array of 256 KiB or more goes to the sink as it is.
+// encoded range need not be in memory as a whole. The caller passes keys, heads (if the types have
+// heads), weights of rows that are not hot, weights of hot rows, slots without numbers, numbers,
+// ages and candidates (only if `limited`), and `held` of RangeImage, in this order, and calls
+// EndSection after each. An array of 256 KiB or more goes to the sink as it is.
 // The encoder ignores bytes that come after an error of the sink.
 class RangeEncoder {
  public:
+  struct Counts {
+    uint64_t rows = 0, hot_rows = 0, candidates = 0, held_bytes = 0;
+  };
+
   // Encodes the fields of `head` other than the arrays and `held`. Requires: names have at most
   // kMaxNameBytes; no candidates unless `limited`.
-  RangeEncoder(const RangeImage& head, uint64_t rows, uint64_t candidates, uint64_t held_bytes,
-               ByteSink sink);
+  RangeEncoder(const RangeImage& head, const Counts& counts, ByteSink sink);
   ~RangeEncoder();
 
   void Bytes(const void* data, size_t bytes) {
@@ -79,6 +84,8 @@ class RangeEncoder {
   }
   // The same for values of a type of RangeImage::types.
   void Floats(Table::Dtype type, absl::Span<const float> values);
+  // The weights of one row of these types.
+  void Weights(const optim::RowTypes& types, optim::RowHead head, absl::Span<const float> weights);
   void EndSection();  // pads
   // Adds the checksum. Returns the error of the sink, if there was one. Requires: all sections have
   // the lengths that follow from the arguments of the constructor.
@@ -98,11 +105,12 @@ class RangeEncoder {
   const std::unique_ptr<Checksum> checksum_;
   uint64_t file_bytes_ = 0, passed_ = 0;  // passed to the sink
   size_t used_ = 0;                       // of the piece
+  std::vector<int8_t> int8_row_;          // scratch of Weights
   absl::Status status_;
 };
 
-// Requires: weights, slots and ages have the lengths that follow from keys, dim, slots_per_row and
-// `limited`; names have at most kMaxNameBytes.
+// Requires: heads, weights, slots and ages have the lengths that follow from keys, types, dim,
+// slots_per_row and `limited`; names have at most kMaxNameBytes.
 std::string EncodeRange(const RangeImage& image);
 // DATA_LOSS or INVALID_ARGUMENT, with offsets and numbers, for bytes that are not a whole range.
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes);

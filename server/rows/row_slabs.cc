@@ -20,12 +20,13 @@ constexpr size_t kUnusedPart = 64;
 constexpr size_t kMaxPrefetchedLines = 8;
 
 // The most cache lines that a run of `bytes` bytes touches, if such runs are laid end to end, the
-// first one `offset` bytes after the start of a line. Runs consist of whole elements of 2 bytes.
+// first one `offset` bytes after the start of a line.
 int LinesTouched(size_t offset, size_t bytes) {
   if (bytes == 0) return 0;
   const bool whole = offset % kCacheLine == 0 && bytes % kCacheLine == 0;
   const bool within = kCacheLine % bytes == 0 && offset % bytes == 0;
-  const size_t element = bytes % sizeof(float) == 0 && offset % sizeof(float) == 0 ? 4 : 2;
+  const auto whole_elements = [&](size_t of) { return bytes % of == 0 && offset % of == 0; };
+  const size_t element = whole_elements(4) ? 4 : whole_elements(2) ? 2 : 1;
   const size_t lines = whole    ? bytes / kCacheLine
                        : within ? 1
                                 : (bytes + kCacheLine - 2 * element) / kCacheLine + 1;
@@ -47,15 +48,15 @@ RowSlabs::RowSlabs(size_t weight_bytes, size_t slot_bytes, PageArena* arena)
     : weight_bytes_(weight_bytes), slot_bytes_(slot_bytes), memory_(arena) {
   TANDEM_CHECK(weight_bytes > 0);
   const size_t row_bytes = weight_bytes + slot_bytes;
-  rows_per_slab_ = PageArena::kPage / row_bytes;
+  // Slots of floats are aligned also behind elements of one or two bytes.
+  const size_t gap = weight_bytes % sizeof(float) == 0 ? 0 : sizeof(float);
+  rows_per_slab_ = (PageArena::kPage - gap) / row_bytes;
   slab_bytes_ = PageArena::kPage;
   if (rows_per_slab_ < kMinRowsPerPage) {
     rows_per_slab_ = 2;
-    slab_bytes_ = (2 * row_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+    slab_bytes_ = (2 * row_bytes + gap + kCacheLine - 1) / kCacheLine * kCacheLine;
   }
-  // Slots of floats are aligned also behind an odd number of elements of 2 bytes.
-  if (weight_bytes % sizeof(float) != 0) rows_per_slab_ -= rows_per_slab_ % 2;
-  slots_offset_ = rows_per_slab_ * weight_bytes;
+  slots_offset_ = (rows_per_slab_ * weight_bytes + gap) / sizeof(float) * sizeof(float);
   inverse_ = InverseOf(rows_per_slab_);
   const size_t slabs = SlabsPerSegment(slab_bytes_);
   segment_inverse_ = InverseOf(slabs * rows_per_slab_);

@@ -18,6 +18,11 @@ constexpr int64_t kBelievedRows = 1 << 12;
 // A range with fewer erased rows does not shrink.
 constexpr size_t kMinErased = 1024;
 
+std::unique_ptr<HotRows> NewHotRows(const RowStore::Options& options,
+                                    const optim::RowFormat& format, PageArena* arena) {
+  return HotRows::New(format, options.limits.at_budget ? options.may_grow : nullptr, arena);
+}
+
 }  // namespace
 
 RowStore::RowStore(const Options& options)
@@ -27,7 +32,8 @@ RowStore::RowStore(const Options& options)
       own_arena_(options.arena == nullptr ? std::make_unique<PageArena>() : nullptr),
       arena_(options.arena == nullptr ? own_arena_.get() : options.arena),
       index_(options.salt, std::clamp<int64_t>(options.expected_rows, 0, kBelievedRows), arena_),
-      rows_(format_.weight_bytes(), format_.slot_bytes(), arena_) {
+      rows_(format_.weight_bytes(), format_.slot_bytes(), arena_),
+      hot_(NewHotRows(options_, format_, arena_)) {
   if (!options.limits.any()) return;
   limits_ = std::make_unique<RowLimiter>(options.limits, options.seed, arena_, options.counts);
 }
@@ -70,10 +76,11 @@ void RowStore::StartRow(uint64_t key, uint32_t row) {
                                 absl::MakeSpan(slots, static_cast<size_t>(slots_per_row_)));
   if (!format_.f32_weights()) format_.WriteWeights(weights, WeightsOf(row));
   if (!format_.f32_slots()) format_.WriteSlots(slots, SlotsOf(row));
+  if (hot_ != nullptr) format_.SetUpdates(0, WeightsOf(row));
 }
 
 void RowStore::CopyRow(uint32_t row_number, float* out) const {
-  format_.ReadWeights(WeightsOf(row_number), out);
+  ReadWeights(format_, hot_.get(), static_cast<size_t>(options_.dim), WeightsOf(row_number), out);
   format_.ReadSlots(SlotsOf(row_number), out + options_.dim);
 }
 
@@ -97,6 +104,7 @@ void RowStore::EraseRow(uint64_t key, uint64_t hash, uint32_t row) {
   BeforeChange({&key, 1}, {&row, 1});
   index_.Remove(key, hash);
   free_.push_back(row);
+  if (hot_ != nullptr) hot_->Remove(WeightsOf(row));
 }
 
 // When few rows remain, copies them to new memory and frees the old. Does nothing while a RowCopies
@@ -107,6 +115,7 @@ void RowStore::ShrinkIfSparse() {
   if (copies_ != nullptr) return;
   RowIndex index(options_.salt, index_.size(), arena_);
   RowSlabs rows(format_.weight_bytes(), format_.slot_bytes(), arena_);
+  std::unique_ptr<HotRows> hot = NewHotRows(options_, format_, arena_);
   std::vector<uint32_t> old_numbers;  // by new number
   old_numbers.reserve(static_cast<size_t>(size()));
   absl::Status moved = rows.Reserve(static_cast<size_t>(size()));
@@ -118,11 +127,14 @@ void RowStore::ShrinkIfSparse() {
     old_numbers.push_back(row);
     std::memcpy(rows.Weights(number), WeightsOf(row), format_.weight_bytes());
     std::memcpy(rows.Slots(number), SlotsOf(row), format_.slot_bytes());
+    if (hot == nullptr || !format_.IsHot(WeightsOf(row))) return;
+    moved = hot->Move(*hot_, WeightsOf(row), rows.Weights(number));
   });
   if (moved.ok() && limits_ != nullptr) moved = limits_->Renumber(old_numbers);
   if (!moved.ok()) return;
   index_ = std::move(index);
   rows_ = std::move(rows);
+  hot_ = std::move(hot);
   free_ = std::vector<uint32_t>();
 }
 
@@ -132,14 +144,19 @@ RowCopies RowStore::NewCopies(std::shared_ptr<CopyBlocks> blocks, size_t extra,
                    extra, std::move(copy_extra), limited() ? limits_->version() : 0);
 }
 
-// With limits a copy has the age of the row as the bits of a float behind the slots. A row that
-// `copies` lacks had no update since the mark, so the clock of the row is still the same.
+// In a copy the head and the age are the bits of floats behind the slots. A row that `copies` lacks
+// had no update since the mark, so the clock of the row is still the same.
 void RowStore::CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const {
   const uint32_t age = limited() ? limits_->Age(row_number, copies->version()) : 0;
   if (limited() && limits_->IsTooOld(age)) return copies->Leave(row_number);
-  float* const to = copies->Add(key, row_number);
+  float* to = copies->Add(key, row_number);
   CopyRow(row_number, to);
-  if (limited()) std::memcpy(to + options_.dim + slots_per_row_, &age, sizeof age);
+  to += options_.dim + slots_per_row_;
+  if (options_.types.has_heads()) {
+    const optim::RowHead head = format_.Head(WeightsOf(row_number));
+    std::memcpy(to++, &head, sizeof head);
+  }
+  if (limited()) std::memcpy(to, &age, sizeof age);
 }
 
 void RowStore::SetAside(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> row_numbers) {

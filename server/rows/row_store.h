@@ -22,6 +22,7 @@
 #include "optim/optimizer.h"
 #include "optim/row_format.h"
 #include "proto/job.pb.h"
+#include "server/rows/hot_rows.h"
 #include "server/rows/page_arena.h"
 #include "server/rows/row_copies.h"
 #include "server/rows/row_index.h"
@@ -92,7 +93,8 @@ class RowStore {
 
   // ---- rows that programs write themselves (KEY_VALUE tables) ----
 
-  // Reads, and sets, the weights and slots of a row: dim + slots_per_row floats.
+  // Reads, and sets, the weights and slots of a row: dim + slots_per_row floats. SetRow is for
+  // KEY_VALUE tables alone.
   void CopyRow(uint32_t row_number, float* out) const;
   void SetRow(uint64_t key, uint32_t row_number, const float* values);
   // Creates the row of an absent key.
@@ -130,7 +132,8 @@ class RowStore {
  protected:
   static constexpr uint32_t kNoRow = RowIndex::kNoRow;
 
-  // Where a row is stored: as floats, unless the format of the table says otherwise.
+  // Where a row is stored: as floats, unless the format of the table says otherwise. The weights of
+  // a hot row are in hot_.
   float* WeightsOf(uint32_t row) const { return static_cast<float*>(rows_.Weights(row)); }
   float* SlotsOf(uint32_t row) const { return static_cast<float*>(rows_.Slots(row)); }
   void CopyMissing(uint64_t key, uint32_t row_number, RowCopies* copies) const;
@@ -149,6 +152,7 @@ class RowStore {
   PageArena* const arena_;
   RowIndex index_;
   RowSlabs rows_;
+  std::unique_ptr<HotRows> hot_;        // null: no row becomes hot
   std::vector<uint32_t> free_;          // numbers of erased rows
   RowCopies* copies_ = nullptr;         // in progress; null: none
   int64_t candidates_ = 0;              // in the index
@@ -160,9 +164,11 @@ class RowStore {
   bool MayGrow(size_t bytes) const {
     return options_.may_grow == nullptr || options_.may_grow(bytes);
   }
-  // Floats of a row in a copy. With limits one is for its age.
+  // Floats of a row in a copy: its weights, its slots, its head if it has one, and its age if there
+  // are limits.
   size_t copied_floats() const {
-    return static_cast<size_t>(options_.dim + slots_per_row_) + (limited() ? 1 : 0);
+    return static_cast<size_t>(options_.dim + slots_per_row_) +
+           (options_.types.has_heads() ? 1 : 0) + (limited() ? 1 : 0);
   }
   // Two steps create a row. NextNumber makes room for it, and changes nothing else. The caller then
   // puts the number into the index, and StartRow sets the initial values.

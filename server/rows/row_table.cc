@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "optim/dim_dispatch.h"
 #include "optim/row_rounding.h"
+#include "optim/update_count.h"
 
 namespace tandem::server {
 namespace {
@@ -167,6 +168,9 @@ size_t RowTable::PullRows(absl::Span<const uint64_t> keys, bool with_slots, absl
   };
   optim::DispatchDim(options_.dim, [&](auto dim) {
     ForEachBlock<kLimits>(keys, with_slots, [&](size_t first, const Block& block) {
+      for (size_t i = 0; i < block.keys.size() && hot_ != nullptr; ++i) {
+        if (is_present(block.rows[i])) hot_->Prefetch(block.weights[i]);
+      }
       float* to = out.data() + Floats(dim, first);
       for (size_t i = 0; i < block.keys.size(); ++i, to += dim) {
         if (is_present(block.rows[i])) [[likely]] {
@@ -187,7 +191,7 @@ size_t RowTable::PullAs(absl::Span<const uint64_t> keys, absl::Span<float> out) 
     std::vector<float> slots(Floats(slots_per_row_, 1));
     return PullRows<kLimits>(
         keys, /*with_slots=*/true, out, [&](auto dim, const Block& block, size_t i, float* to) {
-          format_.ReadWeights(dim, block.weights[i], to);
+          ReadWeights(format_, hot_.get(), dim, block.weights[i], to);
           format_.ReadSlots(block.slots[i], slots.data());
           options_.optimizer->CatchUp(dim, settings_.steps_taken, to, slots.data(), to,
                                       /*out_slots=*/nullptr);
@@ -201,7 +205,7 @@ size_t RowTable::PullAs(absl::Span<const uint64_t> keys, absl::Span<float> out) 
   }
   return PullRows<kLimits>(keys, /*with_slots=*/false, out,
                            [this](auto dim, const Block& block, size_t i, float* to) {
-                             format_.ReadWeights(dim, block.weights[i], to);
+                             ReadWeights(format_, hot_.get(), dim, block.weights[i], to);
                            });
 }
 
@@ -219,7 +223,7 @@ size_t RowTable::PullStoredRows(absl::Span<const uint64_t> keys, size_t words, f
     for (size_t i = 0; i < block.keys.size(); ++i, to += words) {
       to[words - 1] = 0;  // may be longer than the row
       if (kLimits ? limits_->IsPresent(block.rows[i]) : block.rows[i] != kNoRow) [[likely]] {
-        std::memcpy(to, block.weights[i], format_.weight_bytes());
+        std::memcpy(to, static_cast<const void*>(block.weights[i]), format_.weight_bytes());
         continue;
       }
       ++absent;
@@ -232,24 +236,78 @@ size_t RowTable::PullStoredRows(absl::Span<const uint64_t> keys, size_t words, f
 
 size_t RowTable::PullStored(absl::Span<const uint64_t> keys, size_t words,
                             absl::Span<float> out) const {
-  TANDEM_CHECK(out.size() == keys.size() * words && !options_.optimizer->catches_up());
+  TANDEM_CHECK(out.size() == keys.size() * words && !options_.optimizer->catches_up() &&
+               hot_ == nullptr);
   TANDEM_CHECK(words * sizeof(float) >= format_.weight_bytes());
   return limits_ == nullptr ? PullStoredRows<false>(keys, words, out.data())
                             : PullStoredRows<true>(keys, words, out.data());
 }
 
-// Says which row its type cannot hold.
-std::string RowTable::Unstorable(uint64_t key) const {
+// Says which row its type, F16 or INT8, cannot hold.
+std::string RowTable::Unstorable(uint64_t key, Table::Dtype type) const {
+  const bool f16 = type == Table::F16;
   return absl::StrCat("table ", options_.table, ": the row of key ", key,
-                      " has a weight that is not finite, or larger than ", optim::kMaxF16,
-                      ", which row_dtype F16 cannot hold; hint: use BF16");
+                      " has a weight that is not finite, or larger than ",
+                      f16 ? optim::kMaxF16 : optim::kMaxInt8, ", which ", Table::Dtype_Name(type),
+                      " cannot hold; hint: ", f16 ? "use BF16, or " : "");
+}
+
+template <typename Dim>
+void RowTable::StoreUpdated(Dim dim, uint64_t key, const float* from, int64_t stamp, void* stored) {
+  using optim::RoundingBits;
+  bool hot = false;
+  if (hot_ != nullptr) {
+    hot = format_.IsHot(stored);
+    if (!hot) {
+      const RoundingBits bits(options_.seed, stamp, key, RoundingBits::kUpdates);
+      const uint8_t updates = optim::UpdateCount::Next(format_.Head(stored).updates, bits(0));
+      format_.SetUpdates(updates, stored);
+      if (optim::UpdateCount::Updates(updates) >= options_.types.hot_updates) {
+        const absl::Status made = hot_->Make(stored);
+        hot = made.ok();
+        if (!hot && !options_.limits.at_budget) unstorable_.Update(made);
+      }
+    }
+  }
+  const RoundingBits bits(options_.seed, stamp, key, RoundingBits::kWeights);
+  const bool holds =
+      hot ? optim::StoreRow(options_.types.hot, dim, from, bits, hot_->Weights(stored))
+          : format_.WriteWeights(dim, from, bits, stored);
+  if (holds) [[likely]] {
+    return;
+  }
+  const Table::Dtype type = hot ? options_.types.hot : options_.types.row;
+  unstorable_.Update(DivergedError(absl::StrCat(Unstorable(key, type), "lower the learning rate")));
+}
+
+// A row becomes hot if its head says so. A row that is hot stays hot.
+void RowTable::StoreGiven(uint64_t key, const float* from, const optim::RowHead* head,
+                          void* stored) {
+  bool hot = hot_ != nullptr && format_.IsHot(stored);
+  if (hot_ != nullptr && !hot && head != nullptr) {
+    if (!head->hot()) format_.SetUpdates(head->updates, stored);
+    if (head->hot()) {
+      const absl::Status made = hot_->Make(stored);
+      hot = made.ok();
+      if (!hot) format_.SetUpdates(optim::UpdateCount::kLast, stored);
+      if (!hot && !options_.limits.at_budget) unstorable_.Update(made);
+    }
+  }
+  const absl::Span<const float> row(from, Floats(options_.dim, 1));
+  const bool holds =
+      hot ? optim::StoreNearest(options_.types.hot, row, hot_->Weights(stored))
+          : format_.WriteWeights(from, stored,
+                                 head == nullptr ? optim::RowHead::kNoExponent : head->exponent);
+  if (!holds) {
+    const Table::Dtype type = hot ? options_.types.hot : options_.types.row;
+    unstorable_.Update(absl::OutOfRangeError(absl::StrCat(Unstorable(key, type), "use F32")));
+  }
 }
 
 // At most kBlock rows. Those that are not stored as floats are expanded, updated and stored again.
 void RowTable::ApplyBlock(absl::Span<const uint64_t> keys, absl::Span<float* const> weights,
                           absl::Span<float* const> slots, const float* gradients, float scale,
                           const optim::OptimizerStep& step, Expanded* expanded) {
-  using optim::RoundingBits;
   const size_t rows = keys.size(), dim = Floats(options_.dim, 1), width = Floats(slots_per_row_, 1);
   const bool f32_weights = format_.f32_weights(), f32_slots = format_.f32_slots();
   const absl::Span<const float> all(gradients, rows * dim);
@@ -264,9 +322,10 @@ void RowTable::ApplyBlock(absl::Span<const uint64_t> keys, absl::Span<float* con
     w[i] = f32_weights ? weights[i] : expanded->weights.data() + i * dim;
     s[i] = f32_slots ? slots[i] : expanded->slots.data() + i * width;
   }
+  for (size_t i = 0; i < rows && hot_ != nullptr; ++i) hot_->Prefetch(weights[i]);
   if (!f32_weights) {
     optim::DispatchDim(options_.dim, [&](auto d) {
-      for (size_t i = 0; i < rows; ++i) format_.ReadWeights(d, weights[i], w[i]);
+      for (size_t i = 0; i < rows; ++i) ReadWeights(format_, hot_.get(), d, weights[i], w[i]);
     });
   }
   for (size_t i = 0; i < rows && !f32_slots; ++i) format_.ReadSlots(slots[i], s[i]);
@@ -274,17 +333,13 @@ void RowTable::ApplyBlock(absl::Span<const uint64_t> keys, absl::Span<float* con
   if (!f32_weights) {
     optim::DispatchDim(options_.dim, [&](auto d) {
       for (size_t i = 0; i < rows; ++i) {
-        const RoundingBits bits(options_.seed, step.stamp, keys[i], RoundingBits::kWeights);
-        if (format_.WriteWeights(d, w[i], bits, weights[i])) [[likely]] {
-          continue;
-        }
-        unstorable_.Update(
-            DivergedError(absl::StrCat(Unstorable(keys[i]), ", or lower the learning rate")));
+        StoreUpdated(d, keys[i], w[i], step.stamp, weights[i]);
       }
     });
   }
   for (size_t i = 0; i < rows && !f32_slots; ++i) {
-    format_.WriteSlots(s[i], {options_.seed, step.stamp, keys[i], RoundingBits::kState}, slots[i]);
+    const optim::RoundingBits bits(options_.seed, step.stamp, keys[i], optim::RoundingBits::kState);
+    format_.WriteSlots(s[i], bits, slots[i]);
   }
 }
 
@@ -396,19 +451,23 @@ void RowTable::ApplyToRows(absl::Span<const uint64_t> keys, absl::Span<const uin
 
 absl::Status RowTable::Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                               absl::Span<const float> slots) {
-  const size_t dim = static_cast<size_t>(options_.dim);
-  const size_t slots_per_row = static_cast<size_t>(slots_per_row_);
-  TANDEM_CHECK(weights.size() == keys.size() * dim);
-  TANDEM_CHECK(slots.empty() || slots.size() == keys.size() * slots_per_row);
-  if (limited()) return SetRows(keys, weights, slots, /*ages=*/{}, kAnyRows);
+  TANDEM_CHECK(weights.size() == Floats(options_.dim, keys.size()));
+  TANDEM_CHECK(slots.empty() || slots.size() == Floats(slots_per_row_, keys.size()));
+  return limited() ? SetRows(keys, weights, slots, /*ages=*/{}, /*heads=*/{}, kAnyRows)
+                   : SetUnlimited(keys, weights, slots, /*heads=*/{});
+}
+
+absl::Status RowTable::SetUnlimited(absl::Span<const uint64_t> keys,
+                                    absl::Span<const float> weights, absl::Span<const float> slots,
+                                    absl::Span<const optim::RowHead> heads) {
+  const size_t dim = Floats(options_.dim, 1), width = Floats(slots_per_row_, 1);
   TANDEM_RETURN_IF_ERROR(ForEachBlockCreating(keys, [&](size_t first, const Block& block) {
     BeforeChange(block.keys, block.Rows());
     for (size_t i = 0; i < block.keys.size(); ++i) {
-      if (!format_.WriteWeights(weights.data() + (first + i) * dim, block.weights[i])) {
-        unstorable_.Update(absl::OutOfRangeError(Unstorable(block.keys[i])));
-      }
-      if (slots.empty()) continue;
-      format_.WriteSlots(slots.data() + (first + i) * slots_per_row, block.slots[i]);
+      const size_t at = first + i;
+      StoreGiven(block.keys[i], weights.data() + at * dim, heads.empty() ? nullptr : &heads[at],
+                 block.weights[i]);
+      if (!slots.empty()) format_.WriteSlots(slots.data() + at * width, block.slots[i]);
     }
   }));
   return unstorable_;
@@ -465,13 +524,14 @@ absl::Status RowTable::Admit(size_t i, uint64_t key, uint32_t* row_number) {
 }
 
 absl::Status RowTable::Load(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
-                            absl::Span<const float> slots, absl::Span<const uint32_t> ages) {
-  if (!limited()) return Assign(keys, weights, slots);
+                            absl::Span<const float> slots, absl::Span<const uint32_t> ages,
+                            absl::Span<const optim::RowHead> heads) {
+  if (!limited()) return SetUnlimited(keys, weights, slots, heads);
   loadable_ += settings_.load_share * static_cast<double>(keys.size());
   const double max_rows = settings_.load_share < 1 ? std::max(loadable_, 1.0) : kAnyRows;
   const bool lists = std::exchange(settings_.lists_evicted, false);
   limits_->BeginLoad();
-  const absl::Status set = SetRows(keys, weights, slots, ages, max_rows);
+  const absl::Status set = SetRows(keys, weights, slots, ages, heads, max_rows);
   limits_->EndLoad();
   settings_.lists_evicted = lists;
   return set;
@@ -481,7 +541,7 @@ absl::Status RowTable::Load(absl::Span<const uint64_t> keys, absl::Span<const fl
 // which there is no room, and rows that count as absent.
 absl::Status RowTable::SetRows(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                                absl::Span<const float> slots, absl::Span<const uint32_t> ages,
-                               double max_rows) {
+                               absl::Span<const optim::RowHead> heads, double max_rows) {
   const auto dim = static_cast<size_t>(options_.dim);
   const auto slots_per_row = static_cast<size_t>(slots_per_row_);
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -502,9 +562,8 @@ absl::Status RowTable::SetRows(absl::Span<const uint64_t> keys, absl::Span<const
       TANDEM_RETURN_IF_ERROR(Create(keys[i], hash, row, age, &row));
       if (row == kNoRow) continue;
     }
-    if (!format_.WriteWeights(weights.data() + i * dim, WeightsOf(row))) {
-      unstorable_.Update(absl::OutOfRangeError(Unstorable(keys[i])));
-    }
+    StoreGiven(keys[i], weights.data() + i * dim, heads.empty() ? nullptr : &heads[i],
+               WeightsOf(row));
     if (!slots.empty()) format_.WriteSlots(slots.data() + i * slots_per_row, SlotsOf(row));
   }
   return unstorable_;
@@ -514,6 +573,10 @@ StoreMemory RowTable::Memory() const {
   StoreMemory memory = limits_ == nullptr ? StoreMemory() : limits_->Memory();
   memory.arena += index_.MemoryBytes() + rows_.MemoryBytes();
   memory.other += sizeof(*this) + (free_.capacity() + missing_.capacity()) * sizeof(uint32_t);
+  if (hot_ != nullptr) {
+    memory.arena += hot_->MemoryBytes();
+    memory.other += hot_->OtherBytes();
+  }
   return memory;
 }
 

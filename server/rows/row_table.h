@@ -8,8 +8,8 @@
 //
 // Errors: calls that create rows return RESOURCE_EXHAUSTED if there is no memory for a row, or if
 // the range has 2^31 rows. Some of their keys may be done by then. The table stays usable.
-// With AT_BUDGET a key for which there is no memory is refused instead. Loading returns
-// unstorable().
+// With AT_BUDGET a key for which there is no memory is refused instead, and a row that would become
+// hot keeps its type. Loading returns unstorable().
 //
 // Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
 // more. It allocates nothing unless it creates rows, or rows are not stored as floats.
@@ -51,7 +51,7 @@ class RowTable : public RowStore {
   size_t Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
   // The same rows as they travel: `words` words of 4 bytes each (optim::WireWords), in the type in
-  // which they are stored. Requires: the optimizer does not catch up.
+  // which they are stored. Requires: the optimizer does not catch up, and no row becomes hot.
   size_t PullStored(absl::Span<const uint64_t> keys, size_t words, absl::Span<float> out) const;
 
   // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent, unless
@@ -70,7 +70,8 @@ class RowTable : public RowStore {
   absl::Status RowsForUpdate(absl::Span<const uint64_t> keys, absl::Span<const int64_t> read_at,
                              absl::Span<uint32_t> row_numbers);
   // Not OK after an update (then a DivergedError) or a load of a weight that the row's type cannot
-  // hold. The message is for users, and names the table and the key.
+  // hold. The message is for users, and names the table and the key. RESOURCE_EXHAUSTED: there was
+  // no memory for a row that was to become hot.
   const absl::Status& unstorable() const { return unstorable_; }
   // Applies gradients to rows by key and number, except keys with kNoRow. Requires: row numbers
   // valid and distinct.
@@ -84,9 +85,10 @@ class RowTable : public RowStore {
                       absl::Span<const float> slots);
   // Assigns rows of a checkpoint. With limits ages[i] is the number of versions since the last
   // update of keys[i] (empty: 0), and the rows are not counted. If there are more rows than the
-  // limits allow, roughly the oldest rows are left out.
+  // limits allow, roughly the oldest rows are left out. `heads`: of the rows, if the file has them.
   absl::Status Load(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
-                    absl::Span<const float> slots, absl::Span<const uint32_t> ages);
+                    absl::Span<const float> slots, absl::Span<const uint32_t> ages,
+                    absl::Span<const optim::RowHead> heads = {});
   // The numbers of the rows that the last RowsForUpdate created.
   absl::Span<const uint32_t> created() const {
     return limited() ? limits_->created() : absl::Span<const uint32_t>();
@@ -97,6 +99,7 @@ class RowTable : public RowStore {
   // Visits about `most` rows and copies those that `copies` lacks. The cursor is that of Scan.
   uint64_t CopyRows(uint64_t cursor, size_t most, RowCopies* copies) const;
   StoreMemory Memory() const;
+  int64_t hot_rows() const { return hot_ == nullptr ? 0 : hot_->size(); }
 
  private:
   // The pipeline under all batch calls; row_table.cc explains it.
@@ -120,7 +123,11 @@ class RowTable : public RowStore {
                   Copy copy) const;
   template <bool kLimits>
   size_t PullStoredRows(absl::Span<const uint64_t> keys, size_t words, float* out) const;
-  std::string Unstorable(uint64_t key) const;
+  std::string Unstorable(uint64_t key, Table::Dtype type) const;
+  // Stores the weights of a row after an update, or as a program or a file has them.
+  template <typename Dim>
+  void StoreUpdated(Dim dim, uint64_t key, const float* from, int64_t stamp, void* stored);
+  void StoreGiven(uint64_t key, const float* from, const optim::RowHead* head, void* stored);
   // The rows of a block as floats, if they are not stored as floats.
   struct Expanded {
     std::vector<float> weights, slots;
@@ -133,7 +140,9 @@ class RowTable : public RowStore {
   absl::Status Admit(size_t i, uint64_t key, uint32_t* row_number);
   absl::Status SetRows(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
                        absl::Span<const float> slots, absl::Span<const uint32_t> ages,
-                       double max_rows);
+                       absl::Span<const optim::RowHead> heads, double max_rows);
+  absl::Status SetUnlimited(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
+                            absl::Span<const float> slots, absl::Span<const optim::RowHead> heads);
 
   double loadable_ = 0;            // rows of all loads so far, times their shares
   std::vector<uint32_t> missing_;  // scratch of updates with limits

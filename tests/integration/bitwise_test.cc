@@ -86,15 +86,20 @@ TEST_F(BitwiseTest, TablesOnWorkers) {
                        {kOnServers, "cluster.servers=1", kSharded0}});
 }
 
-// Rows of 16 bits are rounded with bits that depend on neither servers nor places.
-TEST_F(BitwiseTest, RowsOf16Bits) {
-  ExpectPlainBits({"table[0].row_dtype=BF16", "table[0].state_dtype=BF16",
-                   "table[1].row_dtype=F16", "table[1].optimizer={kind: ADAM learning_rate: 0.01}",
-                   "table[1].state_dtype=BF16"},
+// Rows of small types are rounded with bits that depend on neither servers nor places.
+TEST_F(BitwiseTest, RowsOfSmallTypes) {
+  ExpectPlainBits({"table[0].row_dtype=INT8", "table[0].hot_rows={min_updates: 8}",
+                   "table[1].row_dtype=INT8", "table[1].state_dtype=BF16"},
                   {{kOnServers, "cluster.servers=1"},
                    {"cluster.servers=2", "cluster.shards_per_server=2", "train.prefetch_steps=1"},
-                   {kOnServers, "cluster.servers=4"},
                    {kNoServers, kSharded0, kReplicated1}});
+  ExpectPlainBits(
+      {"table[0].row_dtype=BF16", "table[0].state_dtype=BF16", "table[1].row_dtype=F16",
+       "table[1].optimizer={kind: ADAM learning_rate: 0.01}", "table[1].state_dtype=BF16"},
+      {{kOnServers, "cluster.servers=1"},
+       {"cluster.servers=2", "cluster.shards_per_server=2", "train.prefetch_steps=1"},
+       {kOnServers, "cluster.servers=4"},
+       {kNoServers, kSharded0, kReplicated1}});
 }
 
 // No process has a row of a frozen table, and each computes the same initial values.

@@ -68,6 +68,7 @@ class PlainTable {
       row.resize(static_cast<size_t>(dim_ + optimizer_->slots_per_row(dim_)));
       const auto weights = absl::MakeSpan(row).first(static_cast<size_t>(dim_));
       init(weights);
+      heads_[key] = FirstHead(types_, weights);
       optim::RoundToNearest(types_.row, weights);
       optimizer_->InitSlots(dim_, absl::MakeSpan(row).subspan(static_cast<size_t>(dim_)));
     }
@@ -106,7 +107,7 @@ class PlainTable {
       float* const slots = row + dim_;
       optimizer_->Apply(dim_, factor, step, gradient, {&row, 1}, {&slots, 1});
       RoundRow(types_, *optimizer_, seed_, steps_, key, all.first(static_cast<size_t>(dim_)),
-               all.subspan(static_cast<size_t>(dim_)));
+               all.subspan(static_cast<size_t>(dim_)), &heads_[key]);
     }
   }
 
@@ -115,6 +116,7 @@ class PlainTable {
   std::unique_ptr<optim::Schedule> schedule_;
   int64_t delay_;
   std::unordered_map<uint64_t, std::vector<float>> rows_;
+  std::unordered_map<uint64_t, optim::RowHead> heads_;
   std::deque<Fold> queue_;
   int64_t steps_ = 0;  // of the optimizer
   optim::RowTypes types_;

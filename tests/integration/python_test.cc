@@ -658,7 +658,8 @@ seed: 5
 cluster { workers: 2 servers: 2 }
 data { format: PROGRAM }
 table {
-  name: "places" dim: 8 field: "city" field: "offer" row_dtype: F16
+  name: "places" dim: 8 field: "city" field: "offer"
+  row_dtype: INT8 hot_rows { min_updates: 27 dtype: F16 }
   optimizer { kind: ADAGRAD learning_rate: 0.1 }
 }
 table {
@@ -821,7 +822,7 @@ TEST_F(PythonTest, ReplicasChangedBetweenStepsAreComparedAtRest) {
 
 // The modules that serve make initial values themselves: each bit is that of the servers.
 TEST_F(PythonTest, InitialValuesAreThoseOfTheServers) {
-  const Table::Dtype types[] = {Table::F32, Table::BF16, Table::F16};
+  const Table::Dtype types[] = {Table::F32, Table::BF16, Table::F16, Table::INT8};
   const uint64_t ids[] = {0, 1, 7, 12345, uint64_t{1} << 63, ~uint64_t{0}, 0x9e3779b97f4a7c15u};
   std::string lines;
   for (const uint64_t salt : {uint64_t{0}, uint64_t{42}, ~uint64_t{0} - 3, uint64_t{1} << 63}) {
@@ -832,7 +833,7 @@ TEST_F(PythonTest, InitialValuesAreThoseOfTheServers) {
       ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &initializer));
       for (const int dim : {1, 8, 13}) {
         for (const uint64_t id : ids) {
-          const Table::Dtype type = types[absl::c_count(lines, '\n') % 3];
+          const Table::Dtype type = types[absl::c_count(lines, '\n') % 5 % 4];
           std::vector<float> row(static_cast<size_t>(dim));
           optim::InitRow(initializer, HashCombine(salt, HashName("initial values")), id,
                          absl::MakeSpan(row));

@@ -34,7 +34,8 @@ data {
   columns { delimiter: "," header: true label: "taken" positive: "yes" missing: "?"
             numeric: ["age", "visits"] categorical: ["city", "offer"] }
 }
-table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } admission { kind: COUNT threshold: 2 } }
+table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } admission { kind: COUNT threshold: 2 }
+        row_dtype: INT8 hot_rows { min_updates: 3 } }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
 train { batch_size: 16 epochs: 100 keep_best {} }

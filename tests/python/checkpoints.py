@@ -196,6 +196,7 @@ def goes_out_and_in(saved, folder):
 def tables_are_mapped(saved):
     known = {"places": set(range(40)) | set(range(-7, 33)), "words": set(range(40)),
              "tags": set(range(40))}
+    cold = hot_rows = 0
     for table in saved.tables.values():
         assert len(table.parts) > 1 and table.rows == len(table.keys) == len(table.slots)
         for part in table.parts:
@@ -208,12 +209,19 @@ def tables_are_mapped(saved):
             assert base is not None or part.stored.flags.writeable
             assert part.stored.dtype == part.slots.dtype == numpy.float32
             assert (part.ages is None) == (table.name != "words")  # which has an eviction
+            assert (part.heads is None) == (table.name != "places")  # which has hot rows
+            if part.heads is not None:
+                hot = part.heads["updates"] == 255
+                assert set(part.heads["exponent"][hot]) <= {-128}
+                assert all(part.heads["exponent"][~hot] >= -110)
+                cold, hot_rows = cold + sum(~hot), hot_rows + sum(hot)
             if part.ages is not None:
                 assert len(part.ages) == len(part.keys) and len(part.candidates) == 0
                 assert all(part.ages <= 1000)
         keys = table.keys.tolist()
         assert table.keys.dtype == numpy.int64 and set(keys) == known[table.name], table
         assert len(set(keys)) == len(keys) and numpy.isfinite(table.weights).all()
+    assert cold > 5 and hot_rows > 5, (cold, hot_rows)
     assert saved.state_dict()["layers.0.bias"].shape == (6,)
 
 
@@ -446,6 +454,31 @@ def tables_with_limits_have_ages_and_candidates(folder):
         refused(text, _read_range, path, _map(path))
 
 
+def rows_with_heads_have_their_values(folder):
+    """The file of LayoutOfRowsWithHeads in tests/unit/server/range_file_test.cc."""
+    path = f"{folder}/heads.range"
+    head = struct.pack("<4sIQIIQQQqIIIIQQqqIIIIQQII", b"TDRF", 4, 200, 3, 0, 2, 0, 0, 0, 0, 1, 3, 0,
+                       0, 0, 0, 0, 3, 0, 0, 0, 1, 5, 1, 0)
+    body = bytearray(b"tsgd".ljust(8, b"\0") + struct.pack("<2q", 6, 7))
+    body += bytes.fromhex("ff0480ff00000000" "02fc7f0000000000" "803f00c0003f0000") + bytes(8)
+
+    def write(at=0, value=ord("T")):
+        file = bytearray(head + body)
+        file[at] = value
+        with open(path, "wb") as out:
+            out.write(file)
+        return _map(path)
+
+    part = _read_range(path, write())
+    assert part.weights.tolist() == [[1, -2, 63.5], [1, -2, .5]], part.weights
+    assert part.heads.tolist() == [(-1, 4), (-128, 255)]
+    later = "of a later version of Tandem"
+    # The types of rows and of hot rows, the number of hot rows, a count of updates.
+    for at, value, text in ((104, 4, later), (136, 3, later), (120, 3, "3 hot rows of 2"),
+                            (169, 255, "do not name 1 hot rows")):
+        refused(text, _read_range, path, write(at, value))
+
+
 def rows_catch_up():
     """As those of the servers: the same file is read by tests/unit/optim/catch_up_test.cc."""
     tables = numpy.loadtxt(f"{TESTDATA}/catch_up.txt")
@@ -477,6 +510,7 @@ def check(out, folder):
     saved = tandem.load(out + "/model")
     tables_are_mapped(saved)
     tables_with_limits_have_ages_and_candidates(folder)
+    rows_with_heads_have_their_values(folder)
     goes_out_and_in(saved, folder)
     torch.jit.script(saved.serving(Ranker)).save(f"{folder}/serve.pt")
     serves_as_evaluated(f"{folder}/serve.pt", folder)

@@ -111,18 +111,19 @@ TEST(EqualityTest, RowsThatComeAndGoAreThePlainLoopOnAnyNumberOfServers) {
   }
 }
 
-// Rows of 16 bits are rounded in the same way wherever they are, moves included.
-TEST(EqualityTest, RowsOf16BitsAreThePlainLoopOnAnyNumberOfServers) {
-  const char* const kTypes[] = {" row_dtype: BF16 state_dtype: BF16 ", " row_dtype: F16 ",
-                                " state_dtype: BF16 "};
+// Rows of small types are rounded in the same way wherever they are, moves included.
+TEST(EqualityTest, RowsOfSmallTypesAreThePlainLoopOnAnyNumberOfServers) {
+  const char* const kTypes[] = {" row_dtype: BF16 state_dtype: BF16 ", " row_dtype: INT8 ",
+                                " row_dtype: F16 ", " state_dtype: BF16 ",
+                                " row_dtype: INT8 state_dtype: BF16 hot_rows { min_updates: 4 } "};
   int cases = 0;
   for (const char* optimizer : kOptimizers) {
     for (const int delay : {0, 2}) {
       SimJob job = Base(optimizer);
       job.servers = 1 << cases % 3;
       job.depth = cases % 2;
-      job.row_rules = kTypes[cases % 3];
-      job.second_row_rules = kTypes[(cases + 1) % 3];
+      job.row_rules = kTypes[cases % 5];
+      job.second_row_rules = kTypes[(cases + 1) % 5];
       if (cases % 4 == 3) job.row_rules += kCountAndAge;
       if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
       job.dense_on_servers = delay > 0;
@@ -248,8 +249,11 @@ TEST(EqualityTest, RowsThatCatchUpAreThePlainLoop) {
         job.depth = servers % 3;
         if (delay > 0) job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
         ExpectReference(job, delay, 0, TestSeed());
-        job.row_rules = " row_dtype: BF16 state_dtype: BF16 ";
-        ExpectReference(job, delay, 0, TestSeed());
+        for (const char* const types : {" row_dtype: BF16 state_dtype: BF16 ",
+                                        " row_dtype: INT8 hot_rows { min_updates: 3 } "}) {
+          job.row_rules = types;
+          ExpectReference(job, delay, 0, TestSeed());
+        }
       }
     }
   }

@@ -225,7 +225,7 @@ std::vector<SimJob> RandomLater(uint64_t seed, const SimJob& job) {
   return later;
 }
 
-// In every second job rows come and go, and in every fifth they have 16 bits.
+// In every second job rows come and go, and in every fifth they have types smaller than F32.
 TEST(LivesTest, SurvivesAnything) {
   const uint64_t count = SeedCount(200);
   server::RowCounts rows;
@@ -284,7 +284,7 @@ const EndpointId kNodes[] = {EndpointId::Shard(1, 0), EndpointId::Worker(0), End
 const EndpointId kProcesses[] = {EndpointId::Scheduler(), kNodes[0], kNodes[1], kNodes[2]};
 
 // Synchronous jobs whose optimizer has state: each bit at the end shows every update and the order
-// of updates. The rows of table "a" have 16 bits, and those of "b" come and go.
+// of updates. The rows of table "a" have 8 bits until they are hot, and those of "b" come and go.
 class SynchronousLivesTest : public testing::Test {
  protected:
   struct Case {
@@ -297,7 +297,7 @@ class SynchronousLivesTest : public testing::Test {
     for (const bool dense_on_servers : {false, true}) {
       Case& one = cases_[dense_on_servers ? 1 : 0];
       one.job.optimizer = "kind: ADAGRAD learning_rate: 0.3";
-      one.job.row_rules = " row_dtype: BF16 state_dtype: BF16 ";
+      one.job.row_rules = " row_dtype: INT8 state_dtype: BF16 hot_rows { min_updates: 5 } ";
       one.job.second_row_rules =
           " admission { kind: COUNT threshold: 2 } eviction { kind: AGE versions: 3 } ";
       one.job.dense_on_servers = dense_on_servers;

@@ -80,6 +80,7 @@ class Reference {
  private:
   struct RowState {
     std::vector<float> weights, slots;
+    optim::RowHead head;
     int64_t updated = 0;  // the step in which it was updated last
   };
   struct Candidate {
@@ -154,6 +155,7 @@ class Reference {
     const auto [it, fresh] = table.rows.try_emplace(key);
     if (fresh) {
       it->second.weights.assign(dim, first);
+      it->second.head = FirstHead(table.types, it->second.weights);
       it->second.slots.resize(
           static_cast<size_t>(table.optimizer->slots_per_row(static_cast<int>(dim))));
       table.optimizer->InitSlots(static_cast<int>(dim), absl::MakeSpan(it->second.slots));
@@ -220,7 +222,7 @@ class Reference {
                                {.number = table.steps, .rate = table.RateAt(step.sample_clock)},
                                sum, {&weights, 1}, {&slots, 1});
         RoundRow(table.types, *table.optimizer, table.seed, table.steps, key,
-                 absl::MakeSpan(row->weights), absl::MakeSpan(row->slots));
+                 absl::MakeSpan(row->weights), absl::MakeSpan(row->slots), &row->head);
       }
     }
   }

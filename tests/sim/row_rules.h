@@ -64,13 +64,20 @@ inline void AddRowRules(uint64_t seed, bool at_budget, SimJob* job) {
   }
 }
 
-// Gives the tables types of 16 bits, and the job an optimizer with state. Values then do not say
-// which updates made them, so CheckedWorldOptions::explain must be false.
+// Gives the tables types smaller than F32, and the job an optimizer with state. Values then do not
+// say which updates made them, so CheckedWorldOptions::explain must be false.
 inline void AddTypes(uint64_t seed, SimJob* job) {
   Random random(HashCombine(seed, 41));
   const auto type = [&random] {
-    const char* const kTypes[] = {" row_dtype: BF16 ", " row_dtype: F16 ", " state_dtype: BF16 ",
-                                  " row_dtype: BF16 state_dtype: BF16 "};
+    const char* const kTypes[] = {" row_dtype: BF16 ",
+                                  " row_dtype: F16 ",
+                                  " state_dtype: BF16 ",
+                                  " row_dtype: BF16 state_dtype: BF16 ",
+                                  " row_dtype: INT8 ",
+                                  " row_dtype: INT8 state_dtype: BF16 ",
+                                  " row_dtype: INT8 hot_rows { min_updates: 3 } ",
+                                  " row_dtype: INT8 hot_rows { min_updates: 20 dtype: F16 } ",
+                                  " row_dtype: BF16 hot_rows { min_updates: 2 } "};
     return kTypes[random.Uniform(std::size(kTypes))];
   };
   job->row_rules += type();
@@ -80,10 +87,10 @@ inline void AddTypes(uint64_t seed, SimJob* job) {
       random.Bernoulli(0.5) ? "kind: ADAGRAD learning_rate: 0.3" : "kind: ADAM learning_rate: 0.02";
 }
 
-// The most pages that the rows of a range take in these small worlds: one each for rows, clocks and
-// index. A range of dense parameters has a longer index and longer rows. Only one such range has
-// rows, because the toy model has one block of dense parameters.
-inline constexpr uint64_t kPagesOfRange = 3, kPagesOfDense = 7;
+// The most pages that the rows of a range take in these small worlds: one each for rows, hot rows,
+// clocks and index. A range of dense parameters has a longer index and longer rows. Only one such
+// range has rows, because the toy model has one block of dense parameters.
+inline constexpr uint64_t kPagesOfRange = 4, kPagesOfDense = 7;
 
 // If a table has eviction AT_BUDGET, gives each server a budget with fewer pages for rows than its
 // ranges usually take. Then most servers fill up when some of their ranges have their first rows.

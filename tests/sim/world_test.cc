@@ -75,7 +75,7 @@ SimJob RandomSyncRoundsJob(Random* random) {
   return job;
 }
 
-// In every third job rows come and go, and in every tenth they have 16 bits.
+// In every third job rows come and go, and in every tenth they have types smaller than F32.
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
   int moves = 0, breaks = 0, checkpoints = 0, full_disks = 0;

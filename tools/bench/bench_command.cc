@@ -108,9 +108,9 @@ CLI::App* AddBench(CLI::App* bench, const char* name, const char* what, bool* ti
 }
 
 void AddRowDtype(CLI::App* app, Table::Dtype* type) {
-  app->add_option("--row-dtype", *type, "F32 (the default), BF16 or F16")
+  app->add_option("--row-dtype", *type, "F32 (the default), BF16, F16 or INT8")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Table::Dtype>{
-          {"F32", Table::F32}, {"BF16", Table::BF16}, {"F16", Table::F16}}));
+          {"F32", Table::F32}, {"BF16", Table::BF16}, {"F16", Table::F16}, {"INT8", Table::INT8}}));
 }
 
 void AddStore(CLI::App* app, StoreBenchOptions* o) {

@@ -128,7 +128,8 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
     TableFacts& out = facts.tables.emplace_back();
     out.name = table.name;
     out.dim = table.dim;
-    out.pulled_share = optim::ElementBytes(table.wire_dtype()) / 4.0;
+    const auto dim = static_cast<size_t>(table.dim);
+    out.pulled_share = static_cast<double>(optim::WireWords(table.wire_dtype(), dim)) / table.dim;
     out.place = table.placement;
     out.rows = table.frozen ? 0 : static_cast<double>(job::RowsExpected(table));
     out.bytes_a_row = job::BytesOfRow(plan, table);

@@ -1966,6 +1966,33 @@ TEST(ResumeCheckTest, ARunKeepsTheTypesOfItsRows) {
         Refusal(kJob, {{"table[0].row_dtype", "F16"}, {"table[0].initializer", initializer}}),
         HasSubstr(", but F16 has no number above 65504"));
   }
+  EXPECT_THAT(Refusal(kJob, {{"table[0].row_dtype", "INT8"},
+                             {"table[0].initializer", "{kind: CONSTANT scale: 3.39e38}"}}),
+              HasSubstr(", but INT8 has no number above 3.37"));
+  EXPECT_THAT(Refusal(kJob, {{"table[0].state_dtype", "INT8"}}),
+              HasSubstr("table[0].state_dtype: INT8, whose numbers share one scale"));
+}
+
+TEST(ResumeCheckTest, ARunKeepsItsHotRows) {
+  const auto hot = [](const std::string& rule) {
+    return MustResolve({{"table[0].row_dtype", "INT8"}, {"table[0].hot_rows", rule}}).job;
+  };
+  EXPECT_EQ(hot("{min_updates: 9}").table(0).hot_rows().dtype(), Table::F32);
+  EXPECT_THAT(job::ResumeDifferences(hot("{min_updates: 9}"), hot("{min_updates: 8}")),
+              ::testing::ElementsAre("table[0].hot_rows.min_updates: 9 -> 8"));
+  EXPECT_THAT(job::ReplayDifferences(hot("{min_updates: 9}"), hot("{min_updates: 8 dtype: F16}")),
+              ::testing::IsEmpty());
+  const auto refusal = [](const char* type, const char* rule) {
+    return Refusal(kJob, {{"table[0].row_dtype", type}, {"table[0].hot_rows", rule}});
+  };
+  EXPECT_THAT(refusal("INT8", "{}"), HasSubstr("table[0].hot_rows.min_updates: not set"));
+  EXPECT_THAT(refusal("INT8", "{min_updates: 1000000}"), HasSubstr("must be 1 to 900000"));
+  EXPECT_THAT(
+      refusal("F32", "{min_updates: 9}"),
+      HasSubstr("table[0].hot_rows.dtype: F32, but row_dtype is F32, which is not smaller"));
+  EXPECT_THAT(refusal("INT8", "{min_updates: 9 dtype: INT8}"), HasSubstr("; say dtype: F32, or"));
+  EXPECT_THAT(refusal("BF16", "{min_updates: 9 dtype: F16}"),
+              HasSubstr("F16, but row_dtype is BF16, which is not smaller"));
 }
 
 // A run of an earlier version counted by row, and its job does not say so. A job that resumes a run
@@ -2065,6 +2092,7 @@ TEST(StoreTest, IsNoTrainedTable) {
       {{{"table[1].frozen", "true"}}, "table[1].frozen: not for a KEY_VALUE table"},
       {{{"table[1].ids_per_field", "2"}}, "table[1].ids_per_field: not for a KEY_VALUE table"},
       {{{"table[1].placement", "SHARDED"}}, "table[1].placement: SHARDED, but the rows of a"},
+      {{{"table[1].hot_rows.min_updates", "5"}}, "table[1].hot_rows: not for a KEY_VALUE table"},
       {{{"table[1].row_dtype", "BF16"}}, "table[1].row_dtype: not for a KEY_VALUE table"},
       {{{"table[1].state_dtype", "BF16"}}, "table[1].state_dtype: not for a KEY_VALUE table"},
       {{{"table[1].extra_floats", "-1"}}, "table[1].extra_floats: -1, must be 0 to 262144"},

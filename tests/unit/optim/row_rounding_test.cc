@@ -12,6 +12,7 @@
 #include "collectives/reduce.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "optim/update_count.h"
 
 namespace tandem {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 using optim::ExpandRow;
 using optim::kMaxF16;
 using optim::RoundingBits;
+using optim::RowHead;
 using optim::StoreNearest;
 using optim::StoreRow;
 
@@ -132,6 +134,14 @@ TEST(RowRoundingTest, BitsDependOnEverything) {
   EXPECT_LE(same(base, shifted), 1);
 }
 
+// Checkpoints and orders of earlier runs go on with the same bits.
+TEST(RowRoundingTest, BitsAreThoseOfEarlierVersions) {
+  EXPECT_EQ(RoundingBits(1, 2, 3, RoundingBits::kWeights)(0), 39855u);
+  EXPECT_EQ(RoundingBits(1, 2, 3, RoundingBits::kState)(1), 47138u);
+  EXPECT_EQ(RoundingBits(9, 8, 7, RoundingBits::kUpdates)(15), 57672u);
+  EXPECT_EQ(optim::UpdateCount::Updates(37), 68);
+}
+
 // Each of the 16 bits is set half of the time, over elements, keys and stamps.
 TEST(RowRoundingTest, BitsAreUniform) {
   const auto expect_uniform = [](const char* over, auto bits_of) {
@@ -172,33 +182,174 @@ TEST(RowRoundingTest, WhatF16CannotHoldIsSaid) {
   EXPECT_TRUE(StoreNearest(Table::BF16, large, stored));
 }
 
+// A row of INT8: its numbers and their exponent.
+struct Int8Row {
+  explicit Int8Row(absl::Span<const float> row) { EXPECT_TRUE(Nearest(row)); }
+
+  bool Nearest(absl::Span<const float> row, int exponent = RowHead::kNoExponent) {
+    stored.resize(optim::WeightBytes(Table::INT8, row.size()));
+    return StoreNearest(Table::INT8, row, stored.data(), exponent);
+  }
+  bool Random(absl::Span<const float> row, int64_t stamp) {
+    return StoreRow(Table::INT8, row.size(), row.data(), {1, stamp, 3, RoundingBits::kWeights},
+                    stored.data());
+  }
+  std::vector<float> Values() const {
+    std::vector<float> values(stored.size() - 1);
+    ExpandRow(Table::INT8, values.size(), stored.data(), values.data());
+    return values;
+  }
+  int exponent() const { return stored.back(); }
+
+  std::vector<int8_t> stored;
+};
+
+TEST(RowRoundingTest, EveryRowOfInt8KeepsItsValues) {
+  for (int exponent = optim::kMinExponent; exponent <= optim::kMaxExponent; ++exponent) {
+    std::vector<float> row;
+    for (int number = -127; number <= 127; ++number) {
+      row.push_back(static_cast<float>(std::ldexp(number, exponent)));
+    }
+    Int8Row stored(row);
+    ASSERT_EQ(stored.exponent(), exponent);
+    ASSERT_EQ(stored.Values(), row);
+    ASSERT_TRUE(stored.Random(row, exponent));
+    ASSERT_EQ(stored.Values(), row) << "no random bits change a number that the type has";
+  }
+  const std::vector<float> zeros(5, 0.0f);
+  EXPECT_EQ(Int8Row(zeros).Values(), zeros);
+}
+
+TEST(RowRoundingTest, NearestOfInt8IsTheNearestNumber) {
+  Random random(7);
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<float> row(5);
+    const double size = std::ldexp(1.0, static_cast<int>(random.Uniform(200)) - 100);
+    for (float& value : row) value = static_cast<float>(random.Normal() * size);
+    const Int8Row stored(row);
+    const std::vector<float> values = stored.Values();
+    const double step = std::ldexp(1.0, stored.exponent());
+    for (size_t j = 0; j < row.size(); ++j) {
+      // The nearest multiple of the step, but for bits of the value below 2^-16 of the step.
+      ASSERT_LE(std::abs(values[j] - row[j]), step * (0.5 + 0x1p-16)) << row[j];
+    }
+    std::vector<float> again = values;
+    EXPECT_TRUE(optim::RoundToNearest(Table::INT8, absl::MakeSpan(again)));
+    ASSERT_EQ(again, values);
+  }
+}
+
+// The exponent stays until a weight does not fit, or a scale four times smaller would do. Weights
+// that do not change then keep their bits.
+TEST(RowRoundingTest, TheScaleOfInt8Lasts) {
+  Int8Row row(std::vector<float>{100, 1, 0});
+  EXPECT_EQ(row.exponent(), 0);
+  const std::vector<float> odd = {127, 1, 0}, small = {64, 1, 0}, large = {127.5f, 1, 0};
+  EXPECT_TRUE(row.Random(odd, 1));
+  EXPECT_EQ(row.exponent(), 0);
+  EXPECT_TRUE(row.Random(large, 2));
+  EXPECT_EQ(row.exponent(), 1);
+  for (int64_t stamp = 3; stamp < 100; ++stamp) {
+    EXPECT_TRUE(row.Random(small, stamp));
+    ASSERT_EQ(row.exponent(), 1) << "64 of 254";
+    ASSERT_EQ(row.Values()[0], 64);
+  }
+  const std::vector<float> smaller = {63, 1, 0};
+  EXPECT_TRUE(row.Random(smaller, 100));
+  EXPECT_EQ(row.exponent(), -1) << "a quarter of 254 would do";
+  EXPECT_EQ(row.Values(), smaller);
+  EXPECT_TRUE(row.Nearest(smaller, 1));
+  EXPECT_EQ(row.exponent(), 1) << "a row from a file keeps its scale";
+}
+
+TEST(RowRoundingTest, TheMeanOfRandomRoundingsOfInt8IsTheValue) {
+  constexpr int kTimes = 100'000;
+  const std::vector<float> row = {1, 0.123456f, -0.7654321f, 1.1e-4f};  // in steps of 1/64
+  Int8Row stored(row);
+  std::vector<double> sums(row.size());
+  for (int stamp = 0; stamp < kTimes; ++stamp) {
+    EXPECT_TRUE(stored.Random(row, stamp));
+    const std::vector<float> values = stored.Values();
+    for (size_t j = 0; j < row.size(); ++j) {
+      ASSERT_LT(std::abs(values[j] - row[j]), 1.0 / 64);
+      sums[j] += values[j];
+    }
+  }
+  for (size_t j = 0; j < row.size(); ++j) {
+    EXPECT_NEAR(sums[j] / kTimes, row[j], 4.0 / 64 / 2 / std::sqrt(kTimes)) << row[j];
+  }
+}
+
+TEST(RowRoundingTest, WhatInt8CannotHoldIsSaidAndChangesNothing) {
+  Int8Row row(std::vector<float>{1, 2});
+  const std::vector<int8_t> before = row.stored;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {kInfinity, -kInfinity, std::nanf(""), 1.001f * optim::kMaxInt8}) {
+    EXPECT_FALSE(row.Random(std::vector<float>{1, bad}, 1));
+    EXPECT_FALSE(row.Nearest(std::vector<float>{bad, 1}));
+    EXPECT_EQ(row.stored, before);
+  }
+  const std::vector<float> largest = {optim::kMaxInt8, -optim::kMaxInt8};
+  EXPECT_TRUE(row.Random(largest, 2));
+  EXPECT_EQ(row.Values(), largest);
+}
+
+// Exact up to 16, and right in the mean beyond.
+TEST(UpdateCountTest, CountsUpdates) {
+  using optim::UpdateCount;
+  constexpr int kUpdates = 3000, kRows = 2000;
+  double sum = 0, squares = 0;
+  for (uint64_t key = 0; key < kRows; ++key) {
+    uint8_t count = 0;
+    for (int t = 1; t <= kUpdates; ++t) {
+      count = UpdateCount::Next(count, RoundingBits(1, t, key, RoundingBits::kUpdates)(0));
+      if (t <= 16) {
+        ASSERT_EQ(UpdateCount::Updates(count), t);
+      }
+    }
+    const double share = static_cast<double>(UpdateCount::Updates(count)) / kUpdates;
+    sum += share;
+    squares += share * share;
+  }
+  const double mean = sum / kRows, deviation = std::sqrt(squares / kRows - mean * mean);
+  EXPECT_NEAR(mean, 1, 4 * 0.17 / std::sqrt(kRows));
+  EXPECT_NEAR(deviation, 0.15, 0.03);
+  EXPECT_GE(UpdateCount::Updates(UpdateCount::kLast), 900'000) << "the largest min_updates";
+  EXPECT_EQ(UpdateCount::Next(UpdateCount::kLast, 0), UpdateCount::kLast);
+}
+
 // How far weights of 1 move, on average, in 100,000 updates of 1e-4. Six of ten updates raise the
-// weight, so that it should move by 2. BF16 has no number so close to 1.
+// weight, so that it should move by 2. Neither type has a number so close to 1.
 enum class Bits { kNearest, kConstant, kRandom };
-double MeanMove(Bits how) {
+double MeanMove(Table::Dtype type, Bits how) {
   constexpr int kWeights = 64, kUpdates = 100'000;
   double sum = 0;
   for (uint64_t key = 0; key < kWeights; ++key) {
-    uint16_t stored = Nearest(Table::BF16, 1.0f);
+    float value = 1;
+    char stored[2];
+    StoreNearest(type, {&value, 1}, stored);
     for (int t = 0; t < kUpdates; ++t) {
-      const float value = Value(Table::BF16, stored) + (t % 10 < 6 ? 1e-4f : -1e-4f);
+      value += t % 10 < 6 ? 1e-4f : -1e-4f;
       const RoundingBits bits(1, how == Bits::kConstant ? 0 : t, key, RoundingBits::kWeights);
       if (how == Bits::kNearest) {
-        stored = Nearest(Table::BF16, value);
+        StoreNearest(type, {&value, 1}, stored);
       } else {
-        StoreRow(Table::BF16, 1, &value, bits, &stored);
+        StoreRow(type, 1, &value, bits, stored);
       }
+      ExpandRow(type, 1, stored, &value);
     }
-    sum += Value(Table::BF16, stored) - 1.0;
+    sum += value - 1.0;
   }
   return sum / kWeights;
 }
 
 TEST(RowRoundingTest, SmallUpdatesAreNotLost) {
-  // 0.06 is the deviation of the mean of 64 weights.
-  EXPECT_NEAR(MeanMove(Bits::kRandom), 2, 0.25);
-  EXPECT_EQ(MeanMove(Bits::kNearest), 0);
-  EXPECT_GT(std::abs(MeanMove(Bits::kConstant) - 2), 1);
+  for (const Table::Dtype type : {Table::BF16, Table::INT8}) {
+    // 0.06 is the deviation of the mean of 64 weights.
+    EXPECT_NEAR(MeanMove(type, Bits::kRandom), 2, 0.25);
+    EXPECT_EQ(MeanMove(type, Bits::kNearest), 0);
+    EXPECT_GT(std::abs(MeanMove(type, Bits::kConstant) - 2), 1);
+  }
 }
 
 }  // namespace

@@ -421,6 +421,30 @@ TEST(JobBookTest, OnlyTablesWithRulesHaveCountsOfRows) {
             "report with counts of rows of table emb, which has no rule for them");
 }
 
+// As the rows, hot rows are those of now, also in a run that resumes.
+TEST(JobBookTest, HotRowsAddUp) {
+  const job::ResolvedJob plan = TestPlan(2, 2);
+  const auto hot = [](uint32_t server, uint64_t rows) {
+    ShardReport report = ReportOf(server, 10, 3);
+    report.mutable_table(0)->set_hot_rows(rows);
+    return report;
+  };
+  const auto of_summary = [&plan](const scheduler::JobBook& book) {
+    return scheduler::SummaryJson(plan, book.Total(At(1)), "in-process")["tables"]["emb"];
+  };
+  scheduler::JobBook first(plan), none(plan);
+  ASSERT_TRUE(none.AddShardReport(ReportOf(0, 10, 3)).ok());
+  EXPECT_FALSE(of_summary(none).contains("hot_rows"));
+  ASSERT_TRUE(first.AddShardReport(hot(0, 3)).ok());
+  ASSERT_TRUE(first.AddShardReport(hot(1, 4)).ok());
+  EXPECT_EQ(of_summary(first)["hot_rows"], 7);
+  scheduler::JobBook second(plan, first.Record(At(1)));
+  ASSERT_TRUE(second.AddShardReport(hot(0, 5)).ok());
+  EXPECT_EQ(of_summary(second)["hot_rows"], 5);
+  EXPECT_EQ(second.AddShardReport(hot(1, 11)).message(),
+            "report of table emb with 11 hot rows of 10");
+}
+
 TEST(JobBookTest, RefusesCountsOfRowsThatCannotBe) {
   scheduler::JobBook book(PlanWithRules(2, 2));
   const auto refusal = [&book](auto change) {

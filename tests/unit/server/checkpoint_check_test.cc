@@ -110,6 +110,38 @@ TEST(CheckpointCheckTest, AModuleMayLieElsewhere) {
   ExpectWords(Compare(saved, PlanOf({})).refused, {"model is mlp", "script"});
 }
 
+// Rows change their type when they are loaded, and the user learns which do.
+TEST(CheckpointCheckTest, OtherTypesOfRowsAreSaid) {
+  const auto types = [](const char* row, const char* hot) {
+    job::Overrides overrides = {{"table[0].row_dtype", row}};
+    if (*hot != 0) overrides.push_back({"table[0].hot_rows", hot});
+    return PlanOf(overrides);
+  };
+  const auto from = [](const job::ResolvedJob& plan) {
+    server::Manifest manifest;
+    server::DescribeMeaning(plan, &manifest);
+    manifest.files.emplace_back().table = "cities";
+    manifest.files.back().rows = 7;
+    return manifest;
+  };
+  const char* const hot = "{min_updates: 5}";
+  const server::Manifest int8 = from(types("INT8", "")), with_hot = from(types("INT8", hot));
+  const auto read = server::ParseManifest(server::EncodeManifest(with_hot));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->tables[0].hot_dtype, "F32");
+  ExpectWords(Compare(int8, types("BF16", "")).said,
+              {"row_dtype of table cities is BF16, the checkpoint's is INT8: 7 rows are rounded"});
+  ExpectWords(Compare(int8, types("F32", "")).said, {"INT8: 7 rows keep their values"});
+  ExpectWords(Compare(with_hot, types("INT8", "")).said,
+              {"hot_rows of table cities: none in the job, F32 in the checkpoint; its hot rows are "
+               "rounded to the nearest INT8"});
+  ExpectWords(Compare(with_hot, types("INT8", "{min_updates: 5 dtype: F16}")).said,
+              {"hot_rows of table cities: F16", "rounded to the nearest F16"});
+  ExpectWords(Compare(with_hot, types("BF16", hot)).said, {"row_dtype of table cities is BF16"});
+  EXPECT_THAT(Compare(int8, types("INT8", hot)).said, IsEmpty());
+  EXPECT_THAT(Compare(with_hot, types("INT8", "{min_updates: 9}")).said, IsEmpty());
+}
+
 TEST(CheckpointCheckTest, AnotherMeaningIsRefused) {
   const std::vector<Variation> variations = {
       {{{"model", "{mlp {hidden: [32]}}"}},

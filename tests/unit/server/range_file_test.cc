@@ -70,6 +70,15 @@ server::RangeImage TypedImage() {
   return image;
 }
 
+// The same rows as INT8, of which one is hot.
+server::RangeImage HeadsImage() {
+  server::RangeImage image = SmallImage();
+  image.types = {Table::INT8, Table::F32, Table::F32, 20};
+  image.heads = {{-3, 0}, {optim::RowHead::kNoExponent, optim::RowHead::kHot}, {2, 17}};
+  image.weights = {1, -0.125f, 15.875f, 4.1f, 5.1f, 6.1f, 508, 8, -4};
+  return image;
+}
+
 void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.table, b.table);
   EXPECT_EQ(a.optimizer, b.optimizer);
@@ -85,6 +94,9 @@ void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.slots, b.slots);
   EXPECT_EQ(a.types.row, b.types.row);
   EXPECT_EQ(a.types.state, b.types.state);
+  EXPECT_EQ(a.types.hot, b.types.hot);
+  EXPECT_EQ(a.types.hot_updates, b.types.hot_updates);
+  EXPECT_EQ(a.heads, b.heads);
   EXPECT_EQ(a.numbers_per_row, b.numbers_per_row);
   EXPECT_EQ(a.limited, b.limited);
   EXPECT_EQ(a.ages, b.ages);
@@ -99,7 +111,8 @@ void Seal(std::string& file) {
 }
 
 TEST(RangeFileTest, RoundTrip) {
-  for (const server::RangeImage& small : {SmallImage(), LimitedImage(), TypedImage()}) {
+  for (const server::RangeImage& small :
+       {SmallImage(), LimitedImage(), TypedImage(), HeadsImage()}) {
     const auto image = server::DecodeRange(Bytes(server::EncodeRange(small)));
     ASSERT_TRUE(image.ok()) << image.status();
     ExpectSame(*image, small);
@@ -238,6 +251,36 @@ TEST(RangeFileTest, LayoutOfATypedRow) {
   EXPECT_EQ(absl::BytesToHexString(file.substr(104, 56)), want);
 }
 
+// The example of heads: a row of three INT8, and a hot one.
+TEST(RangeFileTest, LayoutOfRowsWithHeads) {
+  server::RangeImage image;
+  image.table = "t";
+  image.optimizer = "sgd";
+  image.dim = 3;
+  image.types = {Table::INT8, Table::F32, Table::BF16, 5};
+  image.keys = {6, 7};
+  image.heads = {{-1, 4}, {optim::RowHead::kNoExponent, optim::RowHead::kHot}};
+  image.weights = {1, -2, 63.5f, 1, -2, 0.5f};
+  const std::string file = server::EncodeRange(image);
+  ASSERT_EQ(file.size(), 200u);
+  const std::string want = absl::StrCat(
+      "03000000"
+      "00000000"
+      "00000000"
+      "00000000",  // 104 row_type, state_type, numbers_per_row, flags
+      "0100000000000000"
+      "0500000000000000",  // 120 hot_rows, hot_updates
+      "01000000"
+      "00000000",          // 136 hot_type
+      "7473676400000000",  // 144 "t", "sgd", padding
+      "0600000000000000"
+      "0700000000000000",   // 152 keys
+      "ff0480ff00000000",   // 168 exponent -1, 4 updates; hot; padding
+      "02fc7f0000000000",   // 176 weights 2, -4 and 127 halves, padding
+      "803f00c0003f0000");  // 184 hot weights 1, -2, .5, padding
+  EXPECT_EQ(absl::BytesToHexString(file.substr(104, 88)), want);
+}
+
 // Puts the checksum behind the bytes of an old file.
 std::string Sealed(const std::string& hex) {
   std::string file;
@@ -361,16 +404,19 @@ TEST(RangeFileTest, SealedDamageOfOldFilesIsRefusedOrIsData) {
   }
 }
 
-class AnyFormatTest : public ::testing::TestWithParam<bool> {
+class AnyFormatTest : public ::testing::TestWithParam<const char*> {
  protected:
   static std::string File() {
-    return server::EncodeRange(GetParam() ? LimitedImage() : SmallImage());
+    const absl::string_view which = GetParam();
+    return server::EncodeRange(which == "WithLimits"  ? LimitedImage()
+                               : which == "WithHeads" ? HeadsImage()
+                                                      : SmallImage());
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(RangeFile, AnyFormatTest, ::testing::Bool(), [](const auto& test) {
-  return std::string(test.param ? "WithLimits" : "WithoutLimits");
-});
+INSTANTIATE_TEST_SUITE_P(RangeFile, AnyFormatTest,
+                         ::testing::Values("WithoutLimits", "WithLimits", "WithHeads"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(AnyFormatTest, EveryTruncationIsRefused) {
   const std::string file = File();
@@ -454,6 +500,18 @@ TEST(RangeFileTest, HugeCountsAreRefusedByOffsetAndNumber) {
   const std::string limited = server::EncodeRange(LimitedImage());
   expect_refused(limited, 80, ~uint64_t{0}, 8, "candidates at offset 80");
   expect_refused(limited, 80, 3, 8, "counts need");
+  const std::string heads = server::EncodeRange(HeadsImage());
+  expect_refused(heads, 120, 2, 8, "counts need");
+  expect_refused(heads, 120, 4, 8, "hot_rows at offset 120 is 4, expected 0 to 3");
+  expect_refused(heads, 128, 0, 8, "hot_rows at offset 120 is 1, expected 0 to 0");
+  expect_refused(heads, 128, ~uint64_t{0}, 8, "hot_updates at offset 128");
+  expect_refused(heads, 136, 3, 4, "hot_type at offset 136 is 3, expected 0 to 2");
+  expect_refused(heads, 104, 4, 4, "row_type at offset 104 is 4, expected 0 to 3");
+  const size_t heads_at = 144 + 2 * 32 + 24 + 3 * 8;
+  expect_refused(heads, heads_at, 122, 1, "has exponent 122 and count 0");
+  expect_refused(heads, heads_at + 5, 255, 1, "has exponent 2 and count 255");
+  expect_refused(heads, heads_at + 3, 3, 1, "has exponent -128 and count 3");
+  expect_refused(heads, heads_at + 8, 128, 1, "is -128, expected -127 to 127");
   const size_t count = limited.size() - 8 - 8 - 16 + 8;  // before checksum and `held`
   expect_refused(limited, count, 101, 4,
                  absl::StrCat("count of a candidate at offset ", count, " is 101"));
@@ -464,9 +522,9 @@ TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
   file[0] = 'X';
   EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()), HasSubstr("magic"));
   file = server::EncodeRange(SmallImage());
-  file[4] = 4;
+  file[4] = 5;
   EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()),
-              HasSubstr("format at offset 4 is 4, this program reads 1 to 3"));
+              HasSubstr("format at offset 4 is 5, this program reads 1 to 4"));
 }
 
 TEST_P(AnyFormatTest, TheTwoEndsOfAFileSayWhoseItIs) {
@@ -571,6 +629,70 @@ TEST(LoadIntoTest, RowsOfOneTypeLoadIntoAnother) {
   EXPECT_EQ(ImageOf(back).weights, want);
 }
 
+// The rows of a store with their heads, as a checkpoint copies them.
+server::RangeImage CopyOf(const server::RowTable& store) {
+  server::RangeImage image;
+  image.table = store.options().table;
+  image.optimizer = store.options().optimizer->name();
+  image.dim = store.dim();
+  image.slots_per_row = store.slots_per_row();
+  image.types = store.options().types;
+  server::RowCopies copies = store.NewCopies(std::make_shared<server::CopyBlocks>());
+  for (uint64_t cursor = store.CopyRows(0, 100, &copies); cursor != 0;) {
+    cursor = store.CopyRows(cursor, 100, &copies);
+  }
+  const server::CopyList& rows = copies.rows();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const float* const slots = rows.row(i) + image.dim;
+    const float* const head = slots + image.slots_per_row;
+    image.keys.push_back(rows.key(i));
+    image.weights.insert(image.weights.end(), rows.row(i), slots);
+    image.slots.insert(image.slots.end(), slots, head);
+    std::memcpy(static_cast<void*>(&image.heads.emplace_back()), head, sizeof image.heads[0]);
+  }
+  server::OrderByPosition(store.options().salt, &image);
+  image.ordered_under.reset();
+  return image;
+}
+
+// Scales, counts and hot rows go through files, so the next updates have the same bits.
+TEST(LoadIntoTest, HeadsOfRowsAreLoaded) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  server::RowTable::Options options = StoreOptions(optimizer.get());
+  options.types = {Table::INT8, Table::F32, Table::F16, 6};
+  for (const int64_t max_rows : {0, 5000}) {  // without limits, and with
+    options.limits.max_rows = max_rows;
+    server::RowTable store(options), loaded(options);
+    int64_t stamp = 0;
+    const auto update = [&stamp](server::RowTable& of, uint64_t every) {
+      std::vector<uint64_t> keys;
+      for (uint64_t key = 0; key < 500; key += every) keys.push_back(key);
+      std::vector<float> gradients(keys.size() * 4);
+      for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = std::sin(1.0f + i * stamp);
+      TANDEM_CHECK_OK(of.Push(keys, gradients, 1, {.number = 1, .stamp = stamp}));
+    };
+    for (stamp = 1; stamp < 12; ++stamp) update(store, 1 + static_cast<uint64_t>(stamp) % 3);
+    EXPECT_GT(store.hot_rows(), 100);
+    EXPECT_LT(store.hot_rows(), 400);
+    server::RangeImage image = CopyOf(store);
+    const auto decoded = server::DecodeRange(Bytes(server::EncodeRange(image)));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ExpectSame(*decoded, image);
+    image = *decoded;
+    if (max_rows > 0) image.ages.resize(image.keys.size());
+    ASSERT_TRUE(server::LoadInto(image, 0, 0, &loaded).ok());
+    ASSERT_TRUE(server::LoadInto(image, 0, 0, &loaded).ok()) << "over rows that are hot";
+    EXPECT_EQ(loaded.hot_rows(), store.hot_rows());
+    const int64_t from = stamp;
+    for (server::RowTable* const of : {&store, &loaded}) {
+      for (stamp = from; stamp < from + 9; ++stamp)
+        update(*of, 1 + static_cast<uint64_t>(stamp) % 2);
+    }
+    ExpectSame(CopyOf(loaded), CopyOf(store));
+    EXPECT_EQ(store.hot_rows(), 500);
+  }
+}
+
 TEST(LoadIntoTest, AWeightTooLargeForTheTypeIsNamed) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
   server::RangeImage image = ImageOf(server::RowTable(StoreOptions(optimizer.get())));
@@ -586,7 +708,7 @@ TEST(LoadIntoTest, AWeightTooLargeForTheTypeIsNamed) {
     const absl::Status loaded = server::LoadInto(image, 0, 0, &store);
     EXPECT_THAT(std::string(loaded.message()),
                 HasSubstr("table users: the row of key 17 has a weight that is not finite, or "
-                          "larger than 65504, which row_dtype F16 cannot hold; hint: use BF16"));
+                          "larger than 65504, which F16 cannot hold; hint: use BF16, or use F32"));
   }
 }
 

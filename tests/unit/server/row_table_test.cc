@@ -55,6 +55,7 @@ class ModelStore {
 
   struct Row {
     std::vector<float> weights, slots;
+    optim::RowHead head;
   };
 
   Row First(uint64_t key) const {
@@ -67,7 +68,9 @@ class ModelStore {
   }
   // The row as it is after it was stored and read again.
   Row Nearest(Row row) const {
-    optim::RoundToNearest(options_.types.row, absl::MakeSpan(row.weights));
+    if (!row.head.hot()) row.head.exponent = FirstHead(options_.types, row.weights).exponent;
+    optim::RoundToNearest(row.head.hot() ? options_.types.hot : options_.types.row,
+                          absl::MakeSpan(row.weights));
     optim::RoundToNearest(options_.types.state, Elements(&row));
     return row;
   }
@@ -89,7 +92,7 @@ class ModelStore {
     float* slots[] = {row.slots.data()};
     options_.optimizer->Apply(options_.dim, scale, step, gradient, weights, slots);
     RoundRow(options_.types, *options_.optimizer, options_.seed, step.stamp, key,
-             absl::MakeSpan(row.weights), absl::MakeSpan(row.slots));
+             absl::MakeSpan(row.weights), absl::MakeSpan(row.slots), &row.head);
   }
   const std::unordered_map<uint64_t, Row>& rows() const { return rows_; }
 
@@ -182,7 +185,18 @@ class ModelRun {
     for (size_t i = 0; i < keys_.size(); ++i) {
       ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Read(keys_[i]).weights));
     }
+    const server::RowTable::Options& options = store_.options();
+    if (!options.optimizer->catches_up() && options.types.hot_updates == 0) ExpectStored(out);
     ASSERT_EQ(store_.size(), size) << "a pull creates nothing";
+  }
+  // The rows as they travel have the same values.
+  void ExpectStored(const std::vector<float>& want) const {
+    const Table::Dtype type = store_.options().types.row;
+    const size_t words = optim::WireWords(type, dim_);
+    std::vector<float> wire(keys_.size() * words), out(want.size());
+    store_.PullStored(keys_, words, absl::MakeSpan(wire));
+    optim::ExpandWireRows(type, dim_, keys_.size(), wire.data(), out.data());
+    ASSERT_EQ(out, want);
   }
   void Find() {
     std::vector<uint32_t> numbers(keys_.size());
@@ -247,20 +261,29 @@ TEST(RowTableTest, AgreesWithAMapOfVectors) {
     Optimizer::Kind kind;
     bool catch_up = false;
     optim::RowTypes types = {};
-  } kCases[] = {{16, Optimizer::ROWWISE_ADAGRAD},
-                {1, Optimizer::SGD},
-                {8, Optimizer::ADAGRAD},
-                {10, Optimizer::ADAM},
-                {64, Optimizer::ADAM},
-                {12, Optimizer::ADAM, /*catch_up=*/true},
-                {1024, Optimizer::MOMENTUM},
-                {16, Optimizer::ROWWISE_ADAGRAD, false, {Table::BF16, Table::BF16}},
-                {7, Optimizer::ROWWISE_ADAGRAD, false, {Table::F16, Table::F32}},
-                {1, Optimizer::ADAGRAD, false, {Table::BF16, Table::F32}},
-                {5, Optimizer::ADAM, false, {Table::F16, Table::BF16}},
-                {64, Optimizer::ADAGRAD, false, {Table::F32, Table::BF16}},
-                {12, Optimizer::ADAM, /*catch_up=*/true, {Table::BF16, Table::BF16}},
-                {1025, Optimizer::MOMENTUM, false, {Table::BF16, Table::BF16}}};
+  } kCases[] = {
+      {16, Optimizer::ROWWISE_ADAGRAD},
+      {1, Optimizer::SGD},
+      {8, Optimizer::ADAGRAD},
+      {10, Optimizer::ADAM},
+      {64, Optimizer::ADAM},
+      {12, Optimizer::ADAM, /*catch_up=*/true},
+      {1024, Optimizer::MOMENTUM},
+      {16, Optimizer::ROWWISE_ADAGRAD, false, {Table::BF16, Table::BF16}},
+      {7, Optimizer::ROWWISE_ADAGRAD, false, {Table::F16, Table::F32}},
+      {1, Optimizer::ADAGRAD, false, {Table::BF16, Table::F32}},
+      {5, Optimizer::ADAM, false, {Table::F16, Table::BF16}},
+      {64, Optimizer::ADAGRAD, false, {Table::F32, Table::BF16}},
+      {12, Optimizer::ADAM, /*catch_up=*/true, {Table::BF16, Table::BF16}},
+      {1025, Optimizer::MOMENTUM, false, {Table::BF16, Table::BF16}},
+      {16, Optimizer::ROWWISE_ADAGRAD, false, {Table::INT8, Table::F32}},
+      {7, Optimizer::ADAM, false, {Table::INT8, Table::BF16}},
+      {1025, Optimizer::MOMENTUM, false, {Table::INT8, Table::BF16}},
+      {1, Optimizer::SGD, false, {Table::INT8, Table::F32, Table::F32, 3}},
+      {16, Optimizer::ADAGRAD, false, {Table::INT8, Table::F32, Table::F32, 10}},
+      {6, Optimizer::ADAGRAD, false, {Table::INT8, Table::BF16, Table::F16, 20}},
+      {64, Optimizer::ADAM, false, {Table::BF16, Table::F32, Table::F32, 1}},
+      {12, Optimizer::ADAM, /*catch_up=*/true, {Table::INT8, Table::F32, Table::BF16, 9}}};
   for (const auto& c : kCases) {
     SCOPED_TRACE(absl::StrCat("dim ", c.dim, " kind ", c.kind, "; rerun with --seed=", TestSeed()));
     const auto optimizer = MakeOptimizer(c.kind, c.catch_up);
@@ -458,6 +481,73 @@ TEST(RowTableTest, WithoutMemoryForARowTheCallFails) {
   EXPECT_EQ(SortedKeys(store).size(), static_cast<size_t>(store.size()));
 }
 
+// One update makes a row hot, unless the store may not grow. A hot row that leaves makes room.
+TEST(RowTableTest, ARowThatMayNotBecomeHotTriesAgain) {
+  const auto optimizer = MakeOptimizer(Optimizer::SGD);
+  server::RowTable::Options options = MakeOptions(optimizer.get(), 4);
+  options.types = {Table::INT8, Table::F32, Table::F32, 2};
+  options.limits.at_budget = true;
+  bool may_grow = true;
+  options.may_grow = [&may_grow](size_t) { return may_grow; };
+  server::RowTable store(options);
+  const std::vector<uint64_t> keys = {1, 2, 3};
+  int64_t stamp = 0;
+  const auto update = [&](absl::Span<const uint64_t> of) {
+    const std::vector<float> gradients(of.size() * 4, 0.01f);
+    TANDEM_CHECK_OK(store.Push(of, gradients, 1, {.number = 1, .stamp = ++stamp}));
+  };
+  update(keys);
+  EXPECT_EQ(store.hot_rows(), 0);
+  may_grow = false;
+  update(keys);
+  EXPECT_EQ(store.hot_rows(), 0);
+  EXPECT_TRUE(store.unstorable().ok());
+  may_grow = true;
+  update(absl::MakeConstSpan(keys).first(2));
+  EXPECT_EQ(store.hot_rows(), 2);
+  may_grow = false;
+  // A new row takes the place of one that is hot, and becomes hot itself.
+  store.Advance(1);
+  const std::vector<uint64_t> others = {4};
+  update(absl::MakeConstSpan(keys).subspan(1));
+  update(others);
+  update(others);
+  EXPECT_EQ(store.size(), 3);
+  EXPECT_EQ(store.hot_rows(), 2);
+  std::vector<float> out(4);
+  store.Pull(others, absl::MakeSpan(out));
+  std::vector<float> want(4);
+  optim::InitRow(options.initializer, options.seed, 4, absl::MakeSpan(want));
+  for (size_t j = 0; j < 4; ++j) EXPECT_NEAR(out[j], want[j] - 0.001, 0.02);
+}
+
+// Without limits a row that cannot become hot is an error.
+TEST(RowTableTest, WithoutMemoryForAHotRowTheStoreSaysSo) {
+  const auto optimizer = MakeOptimizer(Optimizer::SGD);
+  server::MemoryBudget budget(size_t{100} << 10);
+  server::PageArena arena(&budget);
+  server::RowTable::Options options = MakeOptions(optimizer.get(), 16);
+  options.arena = &arena;
+  options.types = {Table::INT8, Table::F32, Table::F32, 2};
+  server::RowTable store(options);
+  const std::vector<float> gradient(16, 0.25f);
+  uint64_t rows = 0;
+  while (store.Push({&rows, 1}, gradient, 1, {.number = 1, .stamp = 1}).ok()) {
+    ASSERT_LT(++rows, 9999u);
+  }
+  ASSERT_TRUE(store.unstorable().ok());
+  std::vector<float> was(16), out(16);
+  uint64_t key = 0;
+  for (; key < rows && store.unstorable().ok(); ++key) {
+    store.Pull({&key, 1}, absl::MakeSpan(was));
+    TANDEM_CHECK_OK(store.Push({&key, 1}, gradient, 1, {.number = 1, .stamp = 2}));
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(store.unstorable())) << store.unstorable();
+  EXPECT_EQ(store.hot_rows(), static_cast<int64_t>(--key));
+  store.Pull({&key, 1}, absl::MakeSpan(out));
+  EXPECT_LT(out[0], was[0]) << "the update has changed the row";
+}
+
 // Most rows are erased: the memory of the others is given back, and the rest is as it was.
 TEST(RowTableTest, AnEmptiedRangeGivesMemoryBack) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAGRAD);
@@ -503,6 +593,53 @@ TEST(RowTableTest, AnEmptiedRangeGivesMemoryBack) {
   EXPECT_LT(arena.resident(), size_t{200} << 10);
 }
 
+// The same with hot rows, of which only their own type has the values.
+TEST(RowTableTest, AnEmptiedRangeKeepsItsHotRows) {
+  const auto optimizer = MakeOptimizer(Optimizer::SGD);
+  server::PageArena arena;
+  server::RowTable::Options options = MakeOptions(optimizer.get(), 16);
+  options.arena = &arena;
+  options.types = {Table::INT8, Table::F32, Table::F32, 1};
+  server::RowTable store(options);
+  constexpr uint64_t kRows = 20'000, kKept = 97;
+  const auto row_of = [](uint64_t key) {
+    std::vector<float> row(16, static_cast<float>(key));
+    row[0] = 1;  // a range that INT8 lacks
+    return row;
+  };
+  const auto add_all = [&] {
+    for (uint64_t key = 0; key < kRows; ++key) {
+      if (key % 2 == 0) {
+        TANDEM_CHECK_OK(store.Push({&key, 1}, std::vector<float>(16), 1, {.number = 1}));
+      }
+      TANDEM_CHECK_OK(store.Assign({&key, 1}, row_of(key), {}));
+    }
+    EXPECT_EQ(store.hot_rows(), static_cast<int64_t>(kRows / 2));
+  };
+  add_all();
+  const size_t full = arena.resident();
+  for (uint64_t key = 0; key < kRows; ++key) {
+    if (key % kKept == 0) continue;
+    ASSERT_TRUE(store.Erase(key));
+  }
+  EXPECT_LT(arena.resident(), full / 10);
+  std::vector<float> out(16);
+  int hot = 0;
+  for (uint64_t key = 0; key < kRows; key += kKept) {
+    store.Pull({&key, 1}, absl::MakeSpan(out));
+    ASSERT_NEAR(out[1], row_of(key)[1], static_cast<float>(key) / 100) << key;
+    if (key % 2 != 0) continue;
+    ++hot;
+    ASSERT_EQ(out, row_of(key)) << key;
+  }
+  EXPECT_EQ(store.hot_rows(), hot);
+  add_all();
+  for (uint64_t key = 0; key < kRows; key += 2) {
+    store.Pull({&key, 1}, absl::MakeSpan(out));
+    ASSERT_EQ(out, row_of(key)) << key;
+  }
+}
+
 // Pulls and pushes of rows that exist call operator new not once, nor do pulls of absent rows.
 TEST(RowTableTest, SteadyStateAllocatesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
@@ -531,16 +668,28 @@ TEST(RowTableTest, SteadyStateAllocatesNothing) {
 // Rows are numbered through slabs by a multiplication in place of a division; it must be exact up
 // to the last row number.
 TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
-  for (const auto& [dim, slots] : {std::pair{16, 1}, {1, 0}, {10, 21}, {64, 129}, {1024, 2049}}) {
+  for (const auto& [weight_bytes, slot_bytes] : {std::pair{64, 4},
+                                                 {4, 0},
+                                                 {40, 84},
+                                                 {256, 516},
+                                                 {4096, 8196},
+                                                 {17, 4},
+                                                 {6, 8},
+                                                 {4, 20},
+                                                 {1026, 4},
+                                                 {2049, 2}}) {
     server::PageArena arena;
-    server::RowSlabs slabs(dim * sizeof(float), slots * sizeof(float), &arena);
+    server::RowSlabs slabs(static_cast<size_t>(weight_bytes), static_cast<size_t>(slot_bytes),
+                           &arena);
     TANDEM_CHECK_OK(slabs.Reserve(5000));
-    std::vector<std::pair<const float*, const float*>> parts;
+    std::vector<std::pair<const char*, const char*>> parts;
     for (uint32_t row = 0; row < 5000; ++row) {
-      const auto* const weights = static_cast<const float*>(slabs.Weights(row));
-      const auto* const of_slots = static_cast<const float*>(slabs.Slots(row));
-      parts.emplace_back(weights, weights + dim);
-      parts.emplace_back(of_slots, of_slots + slots);
+      const auto* const weights = static_cast<const char*>(slabs.Weights(row));
+      const auto* const of_slots = static_cast<const char*>(slabs.Slots(row));
+      parts.emplace_back(weights, weights + weight_bytes);
+      parts.emplace_back(of_slots, of_slots + slot_bytes);
+      if (slot_bytes % 4 != 0) continue;
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(of_slots) % 4, 0u) << weight_bytes << " " << row;
     }
     std::sort(parts.begin(), parts.end());
     for (size_t i = 1; i < parts.size(); ++i) ASSERT_LE(parts[i - 1].second, parts[i].first);
