@@ -15,22 +15,17 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "policies/counts_applied.h"
 #include "policies/kinds.h"
-#include "policies/on_arrival.h"
 
 namespace tandem::policies {
 namespace {
 
-class OrderedMomentum final : public OnArrivalPolicy {
+class OrderedMomentum final : public CountsAppliedPolicy {
  public:
-  OrderedMomentum(int64_t workers, float scale) : OnArrivalPolicy(scale), workers_(workers) {}
+  OrderedMomentum(int64_t workers, float scale) : CountsAppliedPolicy(scale), workers_(workers) {}
 
   std::string name() const override { return "ORDERED_MOMENTUM"; }
-  Properties properties() const override {
-    Properties properties;
-    properties.counts_applied = true;
-    return properties;
-  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t own = (update.version_read + workers_ - 1) / workers_;
@@ -38,9 +33,6 @@ class OrderedMomentum final : public OnArrivalPolicy {
     transform.groups_late = std::max<int64_t>(0, progress.version / workers_ - own);
     transform.begins_group = progress.version % workers_ == 0;
     return transform;
-  }
-  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const override {
-    return pushed.applied;
   }
 
  private:

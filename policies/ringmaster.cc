@@ -7,28 +7,20 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "policies/counts_applied.h"
 #include "policies/kinds.h"
-#include "policies/on_arrival.h"
 
 namespace tandem::policies {
 namespace {
 
-class Ringmaster final : public OnArrivalPolicy {
+class Ringmaster final : public CountsAppliedPolicy {
  public:
-  Ringmaster(int64_t max_delay, float scale) : OnArrivalPolicy(scale), max_delay_(max_delay) {}
+  Ringmaster(int64_t max_delay, float scale) : CountsAppliedPolicy(scale), max_delay_(max_delay) {}
 
   std::string name() const override { return absl::StrCat("RINGMASTER(", max_delay_, ")"); }
-  Properties properties() const override {
-    Properties properties;
-    properties.counts_applied = true;
-    return properties;
-  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     return Scaled(progress.version - update.version_read < max_delay_ ? 1.0f : 0.0f);
-  }
-  int64_t Ticks(const RangeProgress&, const Buffered&, const Pushed& pushed) const override {
-    return pushed.applied;
   }
 
  private:
