@@ -23,7 +23,7 @@ class BackupWorkers final : public UpdatePolicy {
   std::string name() const override { return name_; }
   Properties properties() const override {
     Properties properties;
-    properties.holds = properties.skips = true;
+    properties.holds = properties.skips = properties.drops = true;
     properties.read_bound = 0;
     return properties;
   }

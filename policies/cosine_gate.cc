@@ -24,6 +24,11 @@ class CosineGate final : public OnArrivalPolicy {
   std::string name() const override {
     return absl::StrCat("COSINE_GATE(", decay_, ", ", cutoff_, ")");
   }
+  Properties properties() const override {
+    Properties properties;
+    properties.drops = true;
+    return properties;
+  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     const int64_t age = std::max<int64_t>(0, progress.version - update.version_read);

@@ -21,7 +21,7 @@ class Gba final : public InBatchesPolicy {
   std::string name() const override { return absl::StrCat("GBA(", batches(), ")"); }
   Properties properties() const override {
     Properties properties;
-    properties.holds = properties.counts_reads = true;
+    properties.holds = properties.counts_reads = properties.drops = true;
     properties.batch = batches();
     return properties;
   }

@@ -63,7 +63,7 @@ class Plugin final : public UpdatePolicy {
     p.lockstep = described_.lockstep != 0;
     p.order_free = described_.order_free != 0;
     p.holds = described_.holds != 0;
-    p.skips = described_.skips != 0;
+    p.skips = p.drops = described_.skips != 0;
     p.counts_reads = described_.counts_reads != 0;
     p.rows_as_read = described_.rows_as_read != 0;
     p.batch = described_.batch;

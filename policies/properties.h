@@ -40,6 +40,8 @@ struct Properties {
   // range does not admit them while a step below switch_step is open. A worker need not push a step
   // that it has no data for.
   int64_t switch_step = 0;
+  // An update that comes too late may be dropped: the model never gets its gradient.
+  bool drops = false;
   // A worker whose update came too late is told so and continues at the open step. Therefore
   // nothing else in the job may take every step together.
   bool skips = false;

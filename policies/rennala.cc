@@ -21,7 +21,7 @@ class Rennala final : public InBatchesPolicy {
   std::string name() const override { return absl::StrCat("RENNALA(", batches(), ")"); }
   Properties properties() const override {
     Properties properties;
-    properties.holds = properties.counts_applied = true;
+    properties.holds = properties.counts_applied = properties.drops = true;
     properties.batch = batches();
     return properties;
   }

@@ -18,6 +18,11 @@ class Ringmaster final : public CountsAppliedPolicy {
   Ringmaster(int64_t max_delay, float scale) : CountsAppliedPolicy(scale), max_delay_(max_delay) {}
 
   std::string name() const override { return absl::StrCat("RINGMASTER(", max_delay_, ")"); }
+  Properties properties() const override {
+    Properties properties = CountsAppliedPolicy::properties();
+    properties.drops = true;
+    return properties;
+  }
   Transform OnApply(const RangeProgress& progress, const Update& update,
                     const Group&) const override {
     return Scaled(progress.version - update.version_read < max_delay_ ? 1.0f : 0.0f);

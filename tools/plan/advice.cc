@@ -225,6 +225,11 @@ std::vector<std::string> NotCounted(const job::ResolvedJob& plan) {
       out.push_back(absl::StrCat(
           what, "counted as ASP; in fact each step waits for all workers except the backups"));
     }
+    if (is.drops) {
+      out.push_back(absl::StrCat(what,
+                                 "updates that come too late are dropped, so the model learns from "
+                                 "fewer samples a second than the figures say"));
+    }
     if (is.keeps_rows) {
       out.push_back(absl::StrCat(
           what,

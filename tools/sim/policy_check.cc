@@ -113,7 +113,7 @@ class Schedule {
     return update.has_rows();
   }
   void Drop(const CheckedUpdate& update) {
-    if (!properties_.skips && !properties_.counts_applied) {
+    if (!properties_.drops) {
       Fail("arrive", "drops an update, and `skips` is not promised", update);
     }
     if (update.samples > 0) ++dropped_;

@@ -82,7 +82,7 @@ policies::Properties Bounded(int64_t bound) {
 }
 policies::Properties Backups() {
   policies::Properties p;
-  p.holds = p.skips = true;
+  p.holds = p.skips = p.drops = true;
   p.read_bound = 0;
   return p;
 }
@@ -91,7 +91,7 @@ policies::Properties InBatches(int64_t batch, bool counts_reads) {
   policies::Properties p;
   p.holds = true;
   p.batch = batch;
-  p.counts_reads = counts_reads;
+  p.counts_reads = p.drops = counts_reads;
   return p;
 }
 policies::Properties ByWorker(int64_t workers) {
@@ -99,14 +99,20 @@ policies::Properties ByWorker(int64_t workers) {
   p.fold_by_worker = true;
   return p;
 }
-policies::Properties CountsApplied() {
+policies::Properties CountsApplied(bool drops) {
   policies::Properties p;
   p.counts_applied = true;
+  p.drops = drops;
+  return p;
+}
+policies::Properties Gated() {
+  policies::Properties p;
+  p.drops = true;
   return p;
 }
 policies::Properties FreshBatches(int64_t batch) {
   policies::Properties p = InBatches(batch, false);
-  p.counts_applied = true;
+  p.counts_applied = p.drops = true;
   return p;
 }
 policies::Properties Compensated() {
@@ -154,6 +160,7 @@ TEST_P(PolicyTest, NameArrivalAndProperties) {
   EXPECT_EQ(p.delay, want.delay);
   EXPECT_EQ(p.clock_bound, want.clock_bound);
   EXPECT_EQ(p.read_bound, want.read_bound);
+  EXPECT_EQ(p.drops, want.drops);
   EXPECT_EQ(p.skips, want.skips);
   EXPECT_EQ(p.switch_step, want.switch_step);
   EXPECT_EQ(p.rows_as_read, want.rows_as_read);
@@ -183,15 +190,14 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::SYNC_SWITCH, 3, "SYNC_SWITCH(3)", policies::Arrival::kHold, Switching(3)},
         Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)},
         Row{Policy::ESSP, 4, "ESSP(4)", policies::Arrival::kApply, Kept(4)},
-        Row{Policy::COSINE_GATE, 4, "COSINE_GATE(0.25, 8)", policies::Arrival::kApply,
-            policies::Properties()},
-        Row{Policy::RINGMASTER, 3, "RINGMASTER(3)", policies::Arrival::kApply, CountsApplied()},
+        Row{Policy::COSINE_GATE, 4, "COSINE_GATE(0.25, 8)", policies::Arrival::kApply, Gated()},
+        Row{Policy::RINGMASTER, 3, "RINGMASTER(3)", policies::Arrival::kApply, CountsApplied(true)},
         Row{Policy::RINGLEADER, 0, "RINGLEADER", policies::Arrival::kHold, ByWorker(4)},
         Row{Policy::DELAY_ADAPTIVE, 3, "DELAY_ADAPTIVE(3)", policies::Arrival::kApply,
             policies::Properties()},
         Row{Policy::RENNALA, 3, "RENNALA(3)", policies::Arrival::kHold, FreshBatches(3)},
         Row{Policy::ORDERED_MOMENTUM, 0, "ORDERED_MOMENTUM", policies::Arrival::kApply,
-            CountsApplied()},
+            CountsApplied(false)},
         Row{Policy::KEY_VALUE, 0, "KEY_VALUE", policies::Arrival::kDrop, Stored()}));
 
 TEST(PolicyKindsTest, AllAreListed) {

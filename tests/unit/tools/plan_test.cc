@@ -697,8 +697,22 @@ TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
       ElementsAre(HasSubstr("ids SYNC_SWITCH(100): the figures are for the steps after step 100"),
                   HasSubstr("dense.algorithm SWING: counted as a ring"),
                   HasSubstr("dense.bucket_bytes: the allreduce overlaps the backward pass")));
-  EXPECT_THAT(plan::NotCounted(JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS")),
-              ::testing::Each(HasSubstr("counted as ASP")));
+  EXPECT_THAT(
+      plan::NotCounted(JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS")),
+      ElementsAre(HasSubstr("ids BACKUP_WORKERS(1): counted as ASP"),
+                  HasSubstr("ids BACKUP_WORKERS(1): updates that come too late are dropped"),
+                  HasSubstr("dense BACKUP_WORKERS(1): counted as ASP"),
+                  HasSubstr("dense BACKUP_WORKERS(1): updates that come too late")));
+  for (const char* policy :
+       {"kind: RENNALA batches: 2", "kind: RINGMASTER max_delay: 2", "kind: GBA token_gap: 1",
+        "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 4"}) {
+    EXPECT_THAT(plan::NotCounted(JobWith(policy, "algorithm: RING bucket_bytes: -1")),
+                ElementsAre(HasSubstr("updates that come too late are dropped, so the model learns "
+                                      "from fewer samples a second than the figures say")))
+        << policy;
+  }
+  EXPECT_THAT(plan::NotCounted(JobWith("kind: RINGLEADER", "algorithm: RING bucket_bytes: -1")),
+              IsEmpty());
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP",
                                        "algorithm: RING bucket_bytes: -1 "
                                        "codec { kind: POWER_SGD rank: 2 }")),
