@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "tests/sim/plugins.h"
 #include "tests/sim/proof/checked_world.h"
 #include "tests/sim/sim_job.h"
 
@@ -26,7 +27,7 @@ inline std::string Essp(int bound, Random* random) {
 // code that remembers rows as they were read.
 inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  switch (lockstep ? random->Uniform(20) : 2 + random->Uniform(18)) {
+  switch (lockstep ? random->Uniform(21) : 2 + random->Uniform(19)) {
     case 0:
       return "kind: BSP";
     case 1:
@@ -67,6 +68,8 @@ inline std::string RandomPolicy(int depth, bool lockstep, Random* random) {
       return absl::StrCat("kind: DELAY_ADAPTIVE full_rate_delay: ", 1 + random->Uniform(4));
     case 18:
       return absl::StrCat("kind: RENNALA batches: ", 1 + random->Uniform(5));
+    case 19:
+      return RandomPlugin(bound, random);
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }

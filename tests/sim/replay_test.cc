@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
+#include "tests/sim/plugins.h"
 #include "tests/sim/proof/checked_world.h"
 #include "tests/sim/row_rules.h"
 #include "tests/sim/sim_job.h"
@@ -38,6 +39,11 @@ constexpr const char* kPolicies[] = {
     "kind: BSP",
     "kind: SYNC_SWITCH switch_step: 4",
 };
+constexpr uint64_t kNumPolicies = std::size(kPolicies) + 1;
+
+std::string PolicyAt(uint64_t index, Random* random) {
+  return index < std::size(kPolicies) ? kPolicies[index] : RandomPlugin(/*bound=*/3, random);
+}
 
 SimJob RandomJob(uint64_t seed, Random* random) {
   SimJob job;
@@ -49,8 +55,8 @@ SimJob RandomJob(uint64_t seed, Random* random) {
   job.max_inflight_pushes = 1 + static_cast<int>(random->Uniform(4));
   job.max_steps = random->Bernoulli(0.2) ? 5 : 0;
   job.evaluate_every = static_cast<int>(random->Uniform(2));
-  const auto any = [&] { return kPolicies[random->Uniform(std::size(kPolicies))]; };
-  job.policy = kPolicies[seed % std::size(kPolicies)];
+  const auto any = [&] { return PolicyAt(random->Uniform(kNumPolicies), random); };
+  job.policy = PolicyAt(seed % kNumPolicies, random);
   job.second_policy = any();
   job.second_frozen = random->Bernoulli(0.1);
   job.dense_on_servers = random->Bernoulli(0.5);
@@ -111,13 +117,14 @@ int64_t RowsThatDiffer(SimRun* a, SimRun* b) {
 TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
   const uint64_t count = SeedCount(200);
   int differed = 0;
-  uint64_t evicted = 0;
+  uint64_t evicted = 0, caught_up = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(seed);
     SimJob job = RandomJob(seed, &random);
     if (random.Bernoulli(0.5)) AddRowRules(seed, /*at_budget=*/false, &job);
     if (seed % 2 == 0) AddTypes(seed, &job);
+    caught_up += job.catch_up || job.second_catch_up ? 1 : 0;
     const ToyModel::Options model = RandomModel(job, seed, &random);
     // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles
     // it.
@@ -162,6 +169,7 @@ TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
   if (count < 100) return;
   EXPECT_GT(differed, static_cast<int>(count) / 2);  // else nothing was to be repeated
   EXPECT_GT(evicted, count / 4);
+  EXPECT_GT(caught_up, count / 100);
 }
 
 TEST(ReplayTest, APushThatTheRecordedRunHadNotEndsIt) {

@@ -64,8 +64,24 @@ inline void AddRowRules(uint64_t seed, bool at_budget, SimJob* job) {
   }
 }
 
-// Gives the tables types smaller than F32, and the job an optimizer with state. Values then do not
-// say which updates made them, so CheckedWorldOptions::explain must be false.
+// Makes rows of some tables catch up, where the job allows it, and gives the job ADAM then.
+inline void AddCatchUp(Random* random, SimJob* job) {
+  const auto may_have = [](const std::string& policy, const std::string& rules) {
+    const bool together =
+        absl::StrContains(policy, "kind: BSP") || absl::StrContains(policy, "FIXED_DELAY");
+    return together && !absl::StrContains(rules, "admission") &&
+           !absl::StrContains(rules, "eviction");
+  };
+  const std::string& second = job->second_policy.empty() ? job->policy : job->second_policy;
+  job->catch_up = may_have(job->policy, job->row_rules) && random->Bernoulli(0.7);
+  job->second_catch_up = job->second_table && !job->second_frozen &&
+                         may_have(second, job->second_row_rules) && random->Bernoulli(0.7);
+  if (job->catch_up || job->second_catch_up) job->optimizer = "kind: ADAM learning_rate: 0.02";
+}
+
+// Gives most tables types smaller than F32, and the job an optimizer with state. Values then do not
+// say which updates made them, so CheckedWorldOptions::explain must be false. Call it after
+// AddRowRules.
 inline void AddTypes(uint64_t seed, SimJob* job) {
   Random random(HashCombine(seed, 41));
   const auto type = [&random] {
@@ -77,7 +93,8 @@ inline void AddTypes(uint64_t seed, SimJob* job) {
                                   " row_dtype: INT8 state_dtype: BF16 ",
                                   " row_dtype: INT8 hot_rows { min_updates: 3 } ",
                                   " row_dtype: INT8 hot_rows { min_updates: 20 dtype: F16 } ",
-                                  " row_dtype: BF16 hot_rows { min_updates: 2 } "};
+                                  " row_dtype: BF16 hot_rows { min_updates: 2 } ",
+                                  ""};
     return kTypes[random.Uniform(std::size(kTypes))];
   };
   job->row_rules += type();
@@ -85,6 +102,7 @@ inline void AddTypes(uint64_t seed, SimJob* job) {
   if (absl::StrContains(job->dense_policy, "ORDERED_MOMENTUM")) return;  // which needs MOMENTUM
   job->optimizer =
       random.Bernoulli(0.5) ? "kind: ADAGRAD learning_rate: 0.3" : "kind: ADAM learning_rate: 0.02";
+  AddCatchUp(&random, job);
 }
 
 // The most pages that the rows of a range take in these small worlds: one each for rows, hot rows,

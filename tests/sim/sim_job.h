@@ -40,7 +40,8 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
-  bool catch_up = false;      // of the optimizer of tables
+  // Of the optimizers of tables "a" and "b".
+  bool catch_up = false, second_catch_up = false;
   std::string placement;      // of tables; none: SERVERS
   std::string slow_workers;   // entries; none: each step takes WorldOptions::compute
   int patience = -1;          // of train.keep_best; -1: the job has none
@@ -48,11 +49,11 @@ struct SimJob {
   int depth = 0, epochs = 1, max_steps = 0, max_inflight_pushes = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
-                        const std::string& its_policy, bool frozen,
-                        const std::string& rules = "") const {
+                        const std::string& its_policy, bool frozen, const std::string& rules = "",
+                        bool catches_up = false) const {
     return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field, rules,
                         " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer,
-                        catch_up ? " catch_up: true } " : " } ",
+                        catches_up ? " catch_up: true } " : " } ",
                         its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
                         placement.empty() ? "" : absl::StrCat("placement: ", placement, " "),
                         frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
@@ -73,9 +74,9 @@ struct SimJob {
         " shards_per_server: ", shards_per_server, " ranges_per_shard: ", ranges_per_shard, " }\n",
         "data { format: CRITEO train: \"none\"",
         patience < 0 ? "" : " validation { last_fraction: 0.5 }", " }\n",
-        TableText("a", workers + 2, "", "", false, row_rules),
+        TableText("a", workers + 2, "", "", false, row_rules, catch_up),
         second_table ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen,
-                                 second_row_rules)
+                                 second_row_rules, second_catch_up)
                      : "",
         DenseText(), "policy { ", policy, " }\n", "model { mlp { hidden: [4] } }\n",
         "train { batch_size: 4 epochs: ", epochs, " max_steps: ", max_steps,
