@@ -34,6 +34,22 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
   return IsMemoryFull(status) ? MemoryFullError(text) : absl::Status(status.code(), text);
 }
 
+// A range refuses to join the open batches of two files (UpdateOrder::OtherProgress). With as many
+// ranges as the run had, or a multiple of that number, each range needs one file only.
+absl::Status WithNumberOfRanges(const CheckpointReader& saved, const std::string& table,
+                                const absl::Status& status) {
+  if (!absl::IsFailedPrecondition(status)) return status;
+  const std::vector<CheckpointFile>& files = saved.manifest().files;
+  const auto ranges = std::count_if(files.begin(), files.end(), [&](const CheckpointFile& file) {
+    return file.table == table && !IsWorkerPart(file);
+  });
+  return absl::FailedPreconditionError(
+      absl::StrCat(status.message(), "; expected the ", ranges,
+                   " key ranges of the checkpoint; hint: resume with cluster.servers x "
+                   "shards_per_server x ranges_per_shard = ",
+                   ranges, ", or a multiple of it"));
+}
+
 // The last position of [begin, end). End 0 means 2^64; unsigned subtraction gets that right.
 uint64_t Last(uint64_t end) { return end - 1; }
 
@@ -430,9 +446,11 @@ absl::Status CheckpointLoad::LoadFile(size_t file, const RangeImage& image,
     const Loading rows = BeginRows(file, range);
     const size_t before = range.store().Memory().arena;
     range.store().settings().load_share = rows.share;
-    TANDEM_RETURN_IF_ERROR(dense_part        ? LoadRows(image, &range)
-                           : options_.resume ? range.ResumeCheckpoint(image, source)
-                                             : range.LoadCheckpoint(image, source));
+    TANDEM_RETURN_IF_ERROR(
+        dense_part ? LoadRows(image, &range)
+        : options_.resume
+            ? WithNumberOfRanges(*saved_, table.name, range.ResumeCheckpoint(image, source))
+            : range.LoadCheckpoint(image, source));
     EndRows(rows, range.store().Memory().arena - before);
   }
   return absl::OkStatus();

@@ -159,8 +159,8 @@ absl::Status OrderState::DoNotFit(absl::string_view what) const {
 absl::Status OrderState::OtherProgress() const {
   if (properties_.batch > 0) {
     return absl::FailedPreconditionError(
-        "has an open batch of other updates than another file of its table; hint: resume with as "
-        "many servers, shards_per_server and ranges_per_shard as the run had");
+        absl::StrCat("has an open batch of other updates than another file of its table, and ",
+                     policy_.name(), " cannot join the two"));
   }
   return absl::DataLossError(
       "its workers are at other steps than in another file of its table: is one of another "

@@ -1754,6 +1754,24 @@ TEST_F(CheckpointDirectoryTest, WhatPoliciesRememberGoesOn) {
   }
 }
 
+// Each range has its own open batch. Ranges cut anew would join two that differ.
+TEST_F(CheckpointDirectoryTest, OpenBatchesThatDifferNeedTheRangesOfTheRun) {
+  const job::ResolvedJob plan = CorePlan("kind: RENNALA batches: 3", 2, 2);
+  Table before(plan, 2), same(plan, 2), cut(plan, 1);
+  // The range of key 0 drops the fourth update. The other range has no pull, so it holds it.
+  for (int64_t step = 0; step < 2; ++step) before.Step(step, step, /*count=*/1);
+  Checkpoint(before, 7);
+  const absl::StatusOr<server::CheckpointReader> saved = server::CheckpointReader::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->ResumeRanges(same.ranges(), buffers_), absl::OkStatus());
+  EXPECT_EQ(same.Rows(), before.Rows());
+  const std::string refused(saved->ResumeRanges(cut.ranges(), buffers_).message());
+  EXPECT_THAT(refused, HasSubstr("range 0: has an open batch of other updates than another file of "
+                                 "its table, and RENNALA(3) cannot join the two; expected the 2 "
+                                 "key ranges of the checkpoint; hint: resume with cluster.servers "
+                                 "x shards_per_server x ranges_per_shard = 2"));
+}
+
 // Rows of a KEY_VALUE table, on ranges cut anew too; where the ranges are the same, a copy of a
 // write that was late before the checkpoint is late after it.
 TEST_F(CheckpointDirectoryTest, AStoreRemembersItsWriters) {
