@@ -82,6 +82,21 @@ void SimServers::StartClocksOf(int index) {
   });
 }
 
+void SimServers::TellLastView(const View& view) {
+  constexpr absl::Duration kLongestDelay = absl::Seconds(30);
+  for (size_t server = 0; server < servers_.size(); ++server) {
+    const int index = static_cast<int>(server);
+    context_.processes.After(EndpointId::Shard(index, 0), kLongestDelay, [this, index, view] {
+      if (servers_[static_cast<size_t>(index)].shards[0].core->ranges().view() == view.number()) {
+        return;
+      }
+      Control control;
+      *control.mutable_view() = view;
+      OnControl(index, control);
+    });
+  }
+}
+
 bool SimServers::Settled(uint64_t view) const {
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {

@@ -54,6 +54,9 @@ class SimServers {
   void OnControl(int index, const Control& control);
   void OnFrame(EndpointId to, const ParsedFrame& frame);
 
+  // The scheduler has ended with this view. Servers that were away for longer than the scheduler
+  // waited have not got the view, and get it when no earlier message can arrive any more.
+  void TellLastView(const View& view);
   // Whether every shard knows the view of this number and has its ranges.
   bool Settled(uint64_t view) const;
   // A line for each shard with what it waits for.

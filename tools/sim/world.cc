@@ -64,6 +64,7 @@ absl::Status World::Finish() {
     context_.Fail(absl::StrCat("the scheduler ends the job: ", result.message()));
   }
   // Moving ranges arrive, and stopped processes continue.
+  servers_.TellLastView(scheduler_.core().view());
   const auto settled = [this] {
     return servers_.Settled(scheduler_.core().view().number()) && !context_.processes.AnyStopped();
   };
