@@ -145,8 +145,7 @@ class AsyncGroup {
   const int process_;  // the process that has the threads; a forked child has none of them
   std::string address_;
   // The opening thread makes both descriptors. The group's threads keep them in their own
-  // descriptor table (OwnDescriptors in the .cc), so all threads that use them see the same
-  // descriptor.
+  // descriptor table (OwnDescriptors in the .cc). So each thread that uses them sees the same one.
   WakeFd wake_;  // wakes the mailbox's thread
   WakeFd news_;  // wakes the thread of collectives, through Watch
   std::thread thread_;

@@ -2,8 +2,7 @@
 // files of all ranks together and says which rank never came, which called something else, and
 // which was late.
 //
-// A dump is a file DIR/GROUP.RANK.jsonl (GROUP: any name without '/'). Its first line describes the
-// rank:
+// A dump is a file DIR/GROUP.RANK.jsonl (GROUP: any name without '/'). The first line is the rank:
 //   {"group": "dense", "rank": 3, "ranks": 4, "host": "a", "written_us": ..., "status": "OK"}
 // Each further line is one operation, oldest first. The engine remembers only the last ones:
 //   {"number": 417, "primitive": "allreduce", "algorithm": "ring", "type": "f32", "op": "sum",

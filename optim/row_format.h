@@ -47,7 +47,6 @@ class RowFormat {
   void ReadWeights(Dim dim, const void* stored, float* out) const {
     ExpandRow(types_.row, dim, stored, out);
   }
-  void ReadWeights(const void* stored, float* out) const { ReadWeights(dim_, stored, out); }
   void ReadSlots(const void* stored, float* out) const {
     ExpandRow(types_.state, elements_, stored, out);
     if (numbers_ > 0) std::memcpy(out + elements_, Numbers(stored), numbers_ * sizeof(float));

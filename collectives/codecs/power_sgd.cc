@@ -64,8 +64,8 @@ class PowerSgdCodec final : public GradientCodec {
  private:
   static constexpr uint64_t kMaxCount = uint64_t{1} << 40;
 
-  // M is [n, m]; its last row is padded with zeros. P [n, rank] and Q [m, rank] are stored by
-  // column.
+  // M is [n, m]; its last row is padded with zeros. The columns of P [n, rank] and of Q [m, rank]
+  // are stored one after the other.
   void Shape(size_t count) {
     count_ = count;
     m_ = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(count))));
@@ -124,8 +124,7 @@ class PowerSgdCodec final : public GradientCodec {
   }
 
   // Makes the columns of P orthonormal, by modified Gram-Schmidt. A column that is only a
-  // combination of the columns before becomes zero. All ranks hold the same P, so they get the same
-  // bits.
+  // combination of the columns before becomes zero. All ranks hold the same P, and get equal bits.
   void Orthonormalise() {
     for (size_t c = 0; c < rank_; ++c) {
       float* const column = &p_[c * n_];

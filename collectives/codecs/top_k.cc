@@ -43,8 +43,7 @@ class TopKCodec final : public GradientCodec {
 
  private:
   // The order of |x|, with every NaN above infinity. The bits of IEEE 754 numbers without their
-  // signs are in the order of the numbers. Comparing floats would not be an order if one of them is
-  // NaN.
+  // signs are in the order of the numbers. Floats with a NaN among them have no order.
   static uint32_t Magnitude(float x) {
     return std::isnan(x) ? 0x7fffffffu : absl::bit_cast<uint32_t>(std::fabs(x));
   }

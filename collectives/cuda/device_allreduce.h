@@ -21,8 +21,7 @@
 // the others. After a failure `out` is undefined, and device work that was enqueued may wait until
 // the device's owner destroys its context.
 //
-// Thread safety: one thread at a time. The device that was current at creation must be current in
-// Run.
+// Thread safety: one thread at a time. Run needs the device that was current at creation.
 #ifndef TANDEM_COLLECTIVES_CUDA_DEVICE_ALLREDUCE_H_
 #define TANDEM_COLLECTIVES_CUDA_DEVICE_ALLREDUCE_H_
 
@@ -117,8 +116,7 @@ DeviceStatus NewStagedAllReduce(HostSegments& host, const StagedOptions& options
                                 std::unique_ptr<DeviceAllReduce>* out);
 
 // Makes an all-reduce across hosts with several ranks each. `within` is among the ranks of a host.
-// `across` is among one rank of each host, and null on the other ranks. kSum only, else
-// UNSUPPORTED.
+// `across` is among one rank of each host, and null on the other ranks. UNSUPPORTED unless kSum.
 std::unique_ptr<DeviceAllReduce> NewTwoLevelSum(std::unique_ptr<DeviceAllReduce> within,
                                                 std::unique_ptr<DeviceAllReduce> across);
 

@@ -22,8 +22,7 @@ class IpcExporter {
  public:
   // Finds the driver's functions. UNSUPPORTED if the driver lacks one.
   DeviceStatus Open();
-  // Exports the allocation of a pointer, which may point anywhere in it. Handles belong to
-  // allocations.
+  // Exports the allocation of a pointer, which may point anywhere in it: handles are of whole ones.
   DeviceStatus Export(const void* pointer, ExportedPointer* out);
 
  private:

@@ -40,7 +40,7 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
-  // Of the optimizers of tables "a" and "b".
+  // Optimizer::catch_up of tables "a" and "b".
   bool catch_up = false, second_catch_up = false;
   std::string placement;      // of tables; none: SERVERS
   std::string slow_workers;   // entries; none: each step takes WorldOptions::compute
