@@ -150,6 +150,8 @@ const Settings kOverfits = {"train.epochs=20", "train.keep_best={metric: LOGLOSS
 TEST_F(PythonResumeTest, TablesTrainAsListsAndResumeInTheMiddleOfAnEpoch) {
   const Settings set = {
       "cluster.workers=1", "train.batch_size=10", "train.epochs=3",
+      // An epoch has 12 steps, so checkpoints after 16 or 32, and a few later, are inside of one.
+      "checkpoint.every_steps=16",
       "table[0]={name: 'ids' dim: 4 field: 'city' field: 'user' field: 'tags' ids_per_field: 3 "
       "optimizer {kind: ADAGRAD learning_rate: 0.1}}"};
   const std::string script = SourcePath("tests/python/table_job.py");

@@ -88,7 +88,8 @@ for epoch in job.epochs():
     for batch in loader:
         count += 1
         if WAY == "dies" and not os.path.exists(died):
-            time.sleep(.02)
+            # Time for the checkpoint of about step 16, and more if that is not there yet.
+            time.sleep(.02 if count < 20 else .5)
             if in_the_middle(glob.glob(os.path.join(FOLDER, "model", "step-*", "MANIFEST"))):
                 with open(died, "w", encoding="utf-8") as file:
                     file.write("once")
