@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -295,7 +296,13 @@ std::string VerdictTable(const std::vector<Verdicts>& rows) {
       const std::string seeds =
           c->effect.seeds > 1 ? absl::StrCat("; ", c->effect.seeds, " seeds") : "";
       // The verdict stands above the words, so do not repeat it.
-      const absl::string_view said = absl::StripPrefix(words, absl::StrCat(verdict, " "));
+      absl::string_view said = words;
+      if (absl::ConsumePrefix(&said, verdict)) {
+        absl::ConsumePrefix(&said, ":");
+      } else {
+        absl::ConsumePrefix(&said, "not resolved");  // "no difference seen" says more
+      }
+      said = absl::StripLeadingAsciiWhitespace(said);
       absl::StrAppend(&html, Cell(c->measure.label,
                                   absl::StrCat("<span class=\"", VerdictClass(*c), "\">", verdict,
                                                "</span><span class=\"spread\">",

@@ -436,7 +436,10 @@ TEST(ReportPageTest, ARunThatDivergedNeverGotThere) {
     EXPECT_EQ(c.verdict, 0);
     EXPECT_EQ(c.Words(), "no verdict: the target was reached in 1 of 2 runs, in 2 of 2 of BSP");
   }
-  EXPECT_THAT(ReportPage(ManifestOf(plan), analysis, {}), HasSubstr("reached 1 of 2"));
+  const std::string page = ReportPage(ManifestOf(plan), analysis, {});
+  EXPECT_THAT(page, HasSubstr("reached 1 of 2"));
+  // The verdict stands above its reason, once.
+  EXPECT_THAT(page, HasSubstr("no verdict</span><span class=\"spread\">the target was reached in"));
 }
 
 // Rows that the target was reached on are said where they are not those of the table above.
@@ -465,6 +468,7 @@ TEST(ReportPageTest, VariationsWithNothingToSayAreFolded) {
   const size_t worse = page.find(">worse<");
   EXPECT_LT(worse, folded) << "ASP stands above";
   EXPECT_THAT(page, HasSubstr("data-of=\"age, mean (ms)\"><div>0.8580<"));
+  EXPECT_THAT(page, Not(HasSubstr("<span class=\"spread\">not resolved"))) << "said above it";
 }
 
 // Runs of the same arithmetic have the same loss, however long their steps take.
