@@ -252,6 +252,13 @@ std::string RowTable::Unstorable(uint64_t key, Table::Dtype type) const {
                       " cannot hold; hint: ", f16 ? "use BF16, or " : "");
 }
 
+// Makes a row hot. Returns false if there is no memory for it.
+bool RowTable::MakeHot(void* stored) {
+  const absl::Status made = hot_->Make(stored);
+  if (!made.ok() && !options_.limits.at_budget) unstorable_.Update(made);
+  return made.ok();
+}
+
 template <typename Dim>
 void RowTable::StoreUpdated(Dim dim, uint64_t key, const float* from, int64_t stamp, void* stored) {
   using optim::RoundingBits;
@@ -263,9 +270,7 @@ void RowTable::StoreUpdated(Dim dim, uint64_t key, const float* from, int64_t st
       const uint8_t updates = optim::UpdateCount::Next(format_.Head(stored).updates, bits(0));
       format_.SetUpdates(updates, stored);
       if (optim::UpdateCount::Updates(updates) >= options_.types.hot_updates) {
-        const absl::Status made = hot_->Make(stored);
-        hot = made.ok();
-        if (!hot && !options_.limits.at_budget) unstorable_.Update(made);
+        hot = MakeHot(stored);
       }
     }
   }
@@ -287,10 +292,8 @@ void RowTable::StoreGiven(uint64_t key, const float* from, const optim::RowHead*
   if (hot_ != nullptr && !hot && head != nullptr) {
     if (!head->hot()) format_.SetUpdates(head->updates, stored);
     if (head->hot()) {
-      const absl::Status made = hot_->Make(stored);
-      hot = made.ok();
+      hot = MakeHot(stored);
       if (!hot) format_.SetUpdates(optim::UpdateCount::kLast, stored);
-      if (!hot && !options_.limits.at_budget) unstorable_.Update(made);
     }
   }
   const absl::Span<const float> row(from, Floats(options_.dim, 1));

@@ -128,6 +128,7 @@ class RowTable : public RowStore {
   template <typename Dim>
   void StoreUpdated(Dim dim, uint64_t key, const float* from, int64_t stamp, void* stored);
   void StoreGiven(uint64_t key, const float* from, const optim::RowHead* head, void* stored);
+  bool MakeHot(void* stored);
   // The rows of a block as floats, if they are not stored as floats.
   struct Expanded {
     std::vector<float> weights, slots;
