@@ -74,7 +74,8 @@ absl::Status Cache(const CacheFlags& flags) {
     return absl::InvalidArgumentError(
         "the job has no data.cache, expected a folder for the rows; hint: --out DIR");
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string folder, data::ExpandEnvironment(named));
+  TANDEM_ASSIGN_OR_RETURN(const std::string folder,
+                          data::CacheFolder(flags.out.empty() ? "data.cache" : "--out", named));
   TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
   // Two commands at once would write the same temporary files. The later one finds valid caches.
   const OwnedFd lock(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -282,7 +282,7 @@ class CacheParser final : public RowParser {
   }
 
   absl::StatusOr<std::unique_ptr<RowFile>> Open(const std::string& source) override {
-    TANDEM_ASSIGN_OR_RETURN(const std::string folder, ExpandEnvironment(folder_));
+    TANDEM_ASSIGN_OR_RETURN(const std::string folder, CacheFolder("data.cache", folder_));
     const std::string path = CachePath(folder, source);
     absl::StatusOr<std::unique_ptr<CacheFile>> file = CacheFile::Open(path);
     if (absl::IsNotFound(file.status())) {
@@ -522,6 +522,12 @@ absl::StatusOr<CacheReport> ValidCache(const Data& data, const std::string& sour
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> CacheFolder(absl::string_view knob, const std::string& name) {
+  absl::StatusOr<std::string> folder = ExpandName(name);
+  if (folder.ok()) return folder;
+  return absl::Status(folder.status().code(), absl::StrCat(knob, ": ", folder.status().message()));
+}
 
 std::string CachePath(const std::string& folder, const std::string& source) {
   constexpr size_t kMaxShown = 100;  // names of files have a limit

@@ -24,6 +24,10 @@
 
 namespace tandem::data {
 
+// The folder that a name in the job or on the command line stands for (ExpandName). `knob` is its
+// field or flag, for messages.
+absl::StatusOr<std::string> CacheFolder(absl::string_view knob, const std::string& name);
+
 // The path of the cache of data file `source`: FOLDER/NAME-HASH.cache, where HASH is a hash of the
 // whole path of `source`.
 std::string CachePath(const std::string& folder, const std::string& source);

@@ -55,26 +55,37 @@ bool IsHidden(const std::string& path) {
   return name < path.size() && path[name] == '_';
 }
 
+// Replaces $NAME and ${NAME} by the value of the environment variable.
+absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    absl::string_view name;
+    const size_t taken = path[i] == '$' ? VariableName(path.substr(i + 1), &name) : 0;
+    if (taken == 0) {
+      out += path[i];
+      continue;
+    }
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr || *value == '\0') {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", path, "' uses $", name, ", which is not set; hint: export ", name,
+                       "=DIRECTORY; a dollar sign of the name itself is [$]"));
+    }
+    out += value;
+    i += taken;
+  }
+  return out;
+}
+
 // Expands "~/data" to a path below the home folder, as a shell does.
 absl::StatusOr<std::string> ExpandHome(const std::string& path) {
   if (path != "~" && !absl::StartsWith(path, "~/")) return path;
   const char* const home = std::getenv("HOME");
   if (home != nullptr && *home != '\0') return home + path.substr(1);
   return absl::InvalidArgumentError(
-      absl::StrCat("'", path, "' is below the home folder, but HOME is not set"));
-}
-
-// The path that a name in the job stands for, still with its wildcards. A file that exists under
-// exactly this name, with brackets and dollar signs, comes first.
-absl::StatusOr<std::string> ExpandName(const std::string& name) {
-  if (Exists(name)) return name;
-  const std::string folder = FolderOf(name);
-  if (!Exists(folder)) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string path, ExpandHome(name));
-    return ExpandEnvironment(path);
-  }
-  TANDEM_ASSIGN_OR_RETURN(const std::string rest, ExpandEnvironment(name.substr(folder.size())));
-  return folder + rest;
+      absl::StrCat("'", path,
+                   "' is below the home folder, but HOME is not set; hint: write "
+                   "the whole path"));
 }
 
 // The files that match, in byte order. glob's own order follows the locale of the node and could
@@ -147,25 +158,15 @@ absl::Status CannotOpen(absl::string_view what, int error) {
       absl::StrCat(text, path ? "; hint: check the path in the job file" : ""));
 }
 
-absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
-  std::string out;
-  for (size_t i = 0; i < path.size(); ++i) {
-    absl::string_view name;
-    const size_t taken = path[i] == '$' ? VariableName(path.substr(i + 1), &name) : 0;
-    if (taken == 0) {
-      out += path[i];
-      continue;
-    }
-    const char* value = std::getenv(std::string(name).c_str());
-    if (value == nullptr || *value == '\0') {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", path, "' uses $", name, ", which is not set; hint: export ", name,
-                       "=DIRECTORY; a dollar sign of the name itself is [$]"));
-    }
-    out += value;
-    i += taken;
+absl::StatusOr<std::string> ExpandName(const std::string& name) {
+  if (Exists(name)) return name;
+  const std::string folder = FolderOf(name);
+  if (!Exists(folder)) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string path, ExpandHome(name));
+    return ExpandEnvironment(path);
   }
-  return out;
+  TANDEM_ASSIGN_OR_RETURN(const std::string rest, ExpandEnvironment(name.substr(folder.size())));
+  return folder + rest;
 }
 
 absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,

@@ -19,15 +19,17 @@ namespace tandem::data {
 // "cannot open".
 absl::Status CannotOpen(absl::string_view what, int error);
 
-// Replaces $NAME and ${NAME} by the value of the environment variable. INVALID_ARGUMENT if the
-// variable is not set.
-absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path);
+// The path that a name in the job stands for, still with its wildcards: $NAME and ${NAME} are
+// environment variables, and ~/ is the home folder. The name of a file or folder that exists is
+// used as it is. If only the folder before the last slash exists, the rest is expanded.
+// INVALID_ARGUMENT if a variable, or HOME for ~/, is not set.
+absl::StatusOr<std::string> ExpandName(const std::string& name);
 
-// The files that a pattern stands for ($NAME, ${NAME}, ~/, and the wildcards of glob(3)), in the
-// byte order of their names, so that every node lists them in the same order. A file or folder that
-// has exactly this name comes before its meaning as a pattern. NOT_FOUND, with a hint, if there is
-// no such file; INVALID_ARGUMENT if one of them is a directory or no regular file. `knob` is the
-// field of the job, for messages.
+// The files that a pattern stands for (ExpandName, and the wildcards of glob(3)), in the byte order
+// of their names, so that every node lists them in the same order. A file or folder that has
+// exactly this name comes before its meaning as a pattern. NOT_FOUND, with a hint, if there is no
+// such file; INVALID_ARGUMENT if one of them is a directory or no regular file. `knob` is the field
+// of the job, for messages.
 //
 // Wildcards skip names that begin with _, such as _SUCCESS and _metadata, unless the pattern itself
 // begins with _. Skipped names are added to `hidden`, if given.

@@ -296,9 +296,9 @@ TEST(LineReaderTest, DamagedZstdFilesAreNamed) {
 TEST(FilesTest, VariablesAreReplaced) {
   setenv("TANDEM_FILES_TEST", "/some/where", 1);
   unsetenv("TANDEM_FILES_UNSET");
-  EXPECT_EQ(*data::ExpandEnvironment("$TANDEM_FILES_TEST/x"), "/some/where/x");
-  EXPECT_EQ(*data::ExpandEnvironment("a${TANDEM_FILES_TEST}b"), "a/some/whereb");
-  EXPECT_EQ(*data::ExpandEnvironment("cost$ 5 ${open"), "cost$ 5 ${open");
+  EXPECT_EQ(*data::ExpandName("$TANDEM_FILES_TEST/x"), "/some/where/x");
+  EXPECT_EQ(*data::ExpandName("a${TANDEM_FILES_TEST}b"), "a/some/whereb");
+  EXPECT_EQ(*data::ExpandName("cost$ 5 ${open"), "cost$ 5 ${open");
   ExpectOneLine(
       data::ExpandFiles("data.train", "$TANDEM_FILES_UNSET/x").status(),
       {"data.train", "$TANDEM_FILES_UNSET", "not set", "export TANDEM_FILES_UNSET=", "[$]"});
@@ -322,6 +322,7 @@ TEST(FilesTest, NamesThatStandAsTheyAre) {
   const std::string kept = home == nullptr ? "" : home;
   setenv("HOME", dir.Path("").c_str(), 1);
   EXPECT_THAT(*expand("~/a1.csv"), ElementsAre(dir.Path("/a1.csv")));
+  EXPECT_EQ(*data::ExpandName("~/no/folder"), dir.Path("/no/folder"));
   EXPECT_THAT(*expand("~/a[1].*"), ElementsAre(dir.Path("/a1.csv")));
   setenv("HOME", "", 1);
   ExpectOneLine(expand("~/a1.csv").status(), {"data.train", "'~/a1.csv'", "HOME is not set"});
