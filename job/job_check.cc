@@ -308,6 +308,9 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
                   "MUON is for the matrices of dense parameters, and a table has rows; say "
                   "optimizer { kind: ADAMW learning_rate: 0.001 }, or another one");
   }
+  if (table.optimizer().error_feedback() != 0) {
+    return Refuse(path + ".optimizer.error_feedback", "only for dense.optimizer; leave it out");
+  }
   TANDEM_RETURN_IF_ERROR(CheckTypes(path, table));
   if (table.ids_per_field() != 0 && job.data().format() != Data::PROGRAM) {
     return Refuse(path + ".ids_per_field", "only for data.format PROGRAM");
@@ -634,6 +637,9 @@ absl::Status CheckLocalSteps(const Job& job) {
     return Refuse("dense.local_steps.momentum_rounds",
                   "only for outer_optimizer DELAYED_NESTEROV; leave it out");
   }
+  if (local.has_heloco() && local.outer_optimizer() != LocalSteps::HELOCO) {
+    return Refuse("dense.local_steps.heloco", "only for outer_optimizer HELOCO; leave it out");
+  }
   TANDEM_RETURN_IF_ERROR(CheckSyncRoundQuorum(job));
   return CheckNoGradientSums(dense);
 }
@@ -686,6 +692,27 @@ absl::Status CheckMuon(const Dense& dense) {
                 "gradients; use ALLREDUCE without it, or ADAMW");
 }
 
+// Refuses error feedback if the delay of updates is not fixed and known.
+absl::Status CheckErrorFeedback(const Dense& dense) {
+  const int delay = dense.optimizer().error_feedback();
+  if (delay == 0) return absl::OkStatus();
+  const std::string path = "dense.optimizer.error_feedback";
+  if (dense.synchroniser() != Dense::SERVERS) {
+    return Refuse(path, "only for synchroniser SERVERS, and it is ",
+                  Dense::Synchroniser_Name(dense.synchroniser()), "; leave it out");
+  }
+  if (dense.policy().kind() != Policy::FIXED_DELAY) {
+    return Refuse(path, "only for dense.policy FIXED_DELAY, and it is ",
+                  Policy::Kind_Name(dense.policy().kind()), "; leave it out");
+  }
+  if (dense.optimizer().kind() == Optimizer::FTRL) {
+    return Refuse(path, "not with FTRL, whose weights follow from its state alone; leave it out");
+  }
+  if (dense.policy().delay() == delay) return absl::OkStatus();
+  return Refuse(path, delay, ", but the delay of dense.policy is ", dense.policy().delay(),
+                dense.policy().delay() == 0 ? "; leave it out" : "; make them the same");
+}
+
 // Refuses settings that only rows of tables can obey.
 absl::Status CheckDenseOptimizer(const Dense& dense) {
   const Optimizer& optimizer = dense.optimizer();
@@ -707,6 +734,7 @@ absl::Status CheckDenseOptimizer(const Dense& dense) {
                   "learning_rate: 0.01 } }");
   }
   TANDEM_RETURN_IF_ERROR(CheckMuon(dense));
+  TANDEM_RETURN_IF_ERROR(CheckErrorFeedback(dense));
   return CheckOptimizer(path, optimizer);
 }
 

@@ -106,6 +106,7 @@ void FillByWorkers(int workers, Policy* policy) {
 void FillOptimizer(const Optimizer& parent, Optimizer* optimizer) {
   if (optimizer->kind() == Optimizer::OPTIMIZER_UNSPECIFIED) {
     Optimizer merged = parent;
+    merged.clear_error_feedback();  // only for dense parameters
     if (optimizer->has_schedule()) merged.clear_schedule();
     merged.MergeFrom(*optimizer);
     *optimizer = merged;
@@ -123,6 +124,14 @@ void FillInitializer(int dim, Initializer* initializer) {
   }
 }
 
+void FillHeLoCo(HeLoCo* heloco) {
+  if (!heloco->has_keep_cosine()) heloco->set_keep_cosine(0.5);
+  if (!heloco->has_shrink()) heloco->set_shrink(1);
+  if (!heloco->has_largest_shrink()) heloco->set_largest_shrink(1);
+  if (!heloco->has_turn()) heloco->set_turn(1);
+  if (!heloco->has_momentum_weight()) heloco->set_momentum_weight(1);
+}
+
 void FillLocalSteps(int workers, Dense* dense) {
   LocalSteps* const local = dense->mutable_local_steps();
   if (dense->synchroniser() == Dense::LOCAL_SGD) {
@@ -133,6 +142,7 @@ void FillLocalSteps(int workers, Dense* dense) {
     if (local->outer_optimizer() == LocalSteps::DELAYED_NESTEROV && workers > 0) {
       TANDEM_DEFAULT(local, momentum_rounds, workers);
     }
+    if (local->outer_optimizer() == LocalSteps::HELOCO) FillHeLoCo(local->mutable_heloco());
   }
   if (dense->synchroniser() == Dense::EASGD && workers > 0) {
     TANDEM_DEFAULT(local, elasticity, 0.9 / workers);

@@ -37,6 +37,8 @@ std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings, Optimiz
 std::unique_ptr<RowOptimizer> NewCatchUpAdam(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewMuon(const OptimizerSettings& settings,
                                       absl::Span<const MatrixPlace> matrices);
+// `optimizer` with Optimizer::error_feedback.
+std::unique_ptr<RowOptimizer> NewErrorFeedback(std::unique_ptr<RowOptimizer> optimizer, int delay);
 // Stands for an optimizer that a program applies itself. It has a name and `slots` slots for each
 // row. Apply is never called.
 std::unique_ptr<RowOptimizer> NewProgramOptimizer(int slots);

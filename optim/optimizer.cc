@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -83,19 +84,9 @@ absl::StatusOr<std::unique_ptr<RowOptimizer>> MakeCatchUp(Optimizer::Kind kind,
   return NewCatchUpAdam(settings);
 }
 
-}  // namespace
-
-void RowOptimizer::CatchUp(int dim, int64_t, const float* weights, const float* slots, float* out,
-                           float* out_slots) const {
-  if (out != weights) std::copy_n(weights, dim, out);
-  if (out_slots == nullptr || out_slots == slots) return;
-  std::copy_n(slots, slots_per_row(dim), out_slots);
-}
-
-absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(
-    const Optimizer& config, int program_slots, absl::Span<const MatrixPlace> matrices) {
-  if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer(program_slots);
-  TANDEM_ASSIGN_OR_RETURN(const OptimizerSettings settings, Check(config));
+absl::StatusOr<std::unique_ptr<RowOptimizer>> NewWithoutErrorFeedback(
+    const Optimizer& config, const OptimizerSettings& settings,
+    absl::Span<const MatrixPlace> matrices) {
   if (config.catch_up()) return MakeCatchUp(config.kind(), settings);
   switch (config.kind()) {
     case Optimizer::OPTIMIZER_UNSPECIFIED:
@@ -124,6 +115,24 @@ absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(
       return absl::InvalidArgumentError(
           absl::StrCat("optimizer: kind ", static_cast<int>(config.kind()), " is unknown"));
   }
+}
+
+}  // namespace
+
+void RowOptimizer::CatchUp(int dim, int64_t, const float* weights, const float* slots, float* out,
+                           float* out_slots) const {
+  if (out != weights) std::copy_n(weights, dim, out);
+  if (out_slots == nullptr || out_slots == slots) return;
+  std::copy_n(slots, slots_per_row(dim), out_slots);
+}
+
+absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(
+    const Optimizer& config, int program_slots, absl::Span<const MatrixPlace> matrices) {
+  if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer(program_slots);
+  TANDEM_ASSIGN_OR_RETURN(const OptimizerSettings settings, Check(config));
+  TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewWithoutErrorFeedback(config, settings, matrices));
+  if (config.error_feedback() == 0) return optimizer;
+  return NewErrorFeedback(std::move(optimizer), config.error_feedback());
 }
 
 }  // namespace tandem::optim

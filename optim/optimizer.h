@@ -33,6 +33,8 @@ struct OptimizerStep {
   // The gradient comes so many groups after its own. -1: it decays with each update.
   int64_t groups_late = -1;
   bool begins_group = false;  // the first update of a group
+  // No update, and the gradients are 0: no update is in flight any more (RowOptimizer::settles).
+  bool settles = false;
 };
 
 // A matrix among dense parameters: [rows, cols] floats, row by row from element `offset` of their
@@ -70,6 +72,10 @@ class RowOptimizer {
   virtual void Apply(int dim, float scale, const OptimizerStep& step,
                      absl::Span<const float> gradients, absl::Span<float* const> rows,
                      absl::Span<float* const> slots) const = 0;
+
+  // True if rows have moved in advance by updates that are in flight (Optimizer::error_feedback). A
+  // step with OptimizerStep::settles takes that back; a second one in a row changes nothing.
+  virtual bool settles() const { return false; }
 
   // True if rows also move in steps that they are not in (Optimizer::catch_up). The stored weights
   // and slots are those of the row's last update, and Apply makes up for the missed steps. A reader

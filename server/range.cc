@@ -175,6 +175,21 @@ RowStaleness MeasureRows(const HeldUpdate& update, const PullTimes& reads, const
   return rows;
 }
 
+// A step of OptimizerStep::settles for all rows.
+void SettleRows(RowTable* store) {
+  constexpr size_t kRows = 256;
+  std::vector<uint64_t> keys;
+  std::vector<uint32_t> rows;
+  uint64_t cursor = 0;
+  do {
+    keys.clear();
+    rows.clear();
+    cursor = store->Scan(cursor, kRows, &keys, &rows);
+    const std::vector<float> none(keys.size() * static_cast<size_t>(store->dim()));
+    store->ApplyToRows(keys, rows, none, 0, {.settles = true});
+  } while (cursor != 0);
+}
+
 }  // namespace
 
 void UpdateStats::Merge(const UpdateStats& other) {
@@ -430,6 +445,7 @@ bool Range::Keeps(const HeldUpdate& update) {
 
 void Range::FinishDelayed() {
   order_.FinishDelayed(this);
+  if (table_->optimizer->settles()) SettleRows(&store_);
   Report();
 }
 

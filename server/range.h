@@ -168,7 +168,8 @@ class Range {
   void ForgetWorker(int rank);
 
   // Applies all held updates before the last evaluation: the queue of a fixed delay, in order, and
-  // an open batch, which no further update will join.
+  // an open batch, which no further update will join. Rows that have moved in advance by updates in
+  // flight go back (RowOptimizer::settles).
   void FinishDelayed();
 
   // Loads the part of a checkpoint file of another run whose keys are in this range: its rows, the

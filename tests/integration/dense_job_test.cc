@@ -154,7 +154,10 @@ TEST_F(DenseJobTest, TheModelOfLocalStepsIsTheOneThatIsCheckpointed) {
   const Settings asynchronous = {"train.epochs=2", "reproducible=false", "policy={kind: ASP}"};
   for (const Settings& local :
        {Local("EASGD", "sync_every: 4"),
-        Local("LOCAL_SGD", "sync_every: 4 outer_learning_rate: 0.7 outer_momentum: 0.9")}) {
+        Local("LOCAL_SGD", "sync_every: 4 outer_learning_rate: 0.7 outer_momentum: 0.9"),
+        Local("LOCAL_SGD",
+              "sync_every: 4 outer_learning_rate: 0.7 "
+              "outer_momentum: 0.9 outer_optimizer: HELOCO")}) {
     const Settings set = Join(asynchronous, local);
     (void)Train(set);
     const auto evaluated = summary_["eval"];

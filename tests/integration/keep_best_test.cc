@@ -218,9 +218,12 @@ TEST_F(KeepBestTest, OtherPoliciesKeepTheirs) {
   const std::vector<Settings> kinds = {
       {"policy={kind: ASP}", "dense.synchroniser=SERVERS", "reproducible=false", "train.epochs=5"},
       {"policy={kind: K_BATCH_ASYNC batches: 2}", "reproducible=false", "train.epochs=6"},
-      {"policy={kind: FIXED_DELAY delay: 2}", "dense.synchroniser=SERVERS"}};
+      {"policy={kind: FIXED_DELAY delay: 2}", "dense.synchroniser=SERVERS"},
+      {"policy={kind: FIXED_DELAY delay: 2}", "dense.synchroniser=SERVERS",
+       "dense.optimizer.error_feedback=2"}};
+  int number = 0;
   for (const Settings& kind : kinds) {
-    const std::string name = absl::StrCat("kind-", kind.size());
+    const std::string name = absl::StrCat("kind-", number++);
     const RunResult run = RunJob(job_->Arguments(name, Join(kOverfits, kind)));
     ASSERT_TRUE(run.ok()) << run.DebugString();
     EXPECT_TRUE(run.summary.contains("best"));

@@ -154,7 +154,8 @@ TEST_F(QuorumJobTest, SyncRoundsLeaveTheSlowWorkerBehindWithinTheBound) {
 }
 
 TEST_F(QuorumJobTest, AKilledRunOfSyncRoundsGoesOn) {
-  const Settings set = Join(kSyncRounds, {"train.epochs=3", "checkpoint.every_steps=10"});
+  const Settings set = Join(kSyncRounds, {"train.epochs=3", "checkpoint.every_steps=10",
+                                          "dense.local_steps.outer_optimizer=HELOCO"});
   const RunArguments arguments = Arguments(Name(), set);
   {
     RunningJob job(arguments);

@@ -165,7 +165,7 @@ const char kAdam0[] =
     "table[0].optimizer={kind: ADAM learning_rate: 0.01 schedule {kind: COSINE warmup_samples: 300 "
     "restart_samples: 1500 restart_growth: 1.3 end_factor: 0.1}}";
 const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS",
-                           kAdam0,
+                           "dense.optimizer.error_feedback=4", kAdam0,
                            "table[1].optimizer={kind: ADAM learning_rate: 0.01 catch_up: true}"};
 // Checkpoints come between sync rounds: replicas differ, and so do their optimizers' slots.
 const Settings kOuter = {"dense.synchroniser=LOCAL_SGD",

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/random.h"
@@ -33,9 +34,12 @@ CheckedWorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
   return options;
 }
 
-void ExpectReference(const SimJob& job, int64_t delay, int64_t dense_delay, uint64_t seed) {
+void ExpectReference(const SimJob& job, int64_t delay, int64_t dense_delay, uint64_t seed,
+                     int dense = ToyModel::Options().dense) {
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
-  SimRun run(job, FaultyWorld(job, seed));
+  CheckedWorldOptions options = FaultyWorld(job, seed);
+  options.model.dense = dense;
+  SimRun run(job, options);
   ASSERT_TRUE(run.ok());
   Reference reference(run.plan, run.world->model(), delay, dense_delay);
   reference.Run();
@@ -89,6 +93,23 @@ TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {
   }
 }
 
+// Error feedback on servers is the plain loop with the same delay.
+TEST(EqualityTest, ErrorFeedbackIsThePlainLoopOnAnyNumberOfServers) {
+  int cases = 0;
+  for (const char* optimizer : kOptimizers) {
+    if (absl::StrContains(optimizer, "FTRL")) continue;
+    for (const int servers : {1, 2, 4}) {
+      const int delay = 1 + cases++ / 2 % 3;
+      SimJob job = Base(optimizer);
+      job.servers = servers;
+      job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+      job.dense_optimizer = absl::StrCat("error_feedback: ", delay);
+      job.dense_on_servers = true;
+      ExpectReference(job, delay, delay, TestSeed(), 3 * job::kDenseBlockFloats + 17);
+    }
+  }
+}
+
 constexpr char kCountAndAge[] =
     " admission { kind: COUNT threshold: 2 within_versions: 4 unadmitted: ZERO } "
     "eviction { kind: AGE versions: 2 } ";
@@ -136,6 +157,34 @@ TEST(EqualityTest, RowsOfSmallTypesAreThePlainLoopOnAnyNumberOfServers) {
     job.servers = servers;
     job.row_rules = kTypes[0];
     ExpectReference(job, 0, 0, TestSeed());
+  }
+}
+
+// A worker alone reads what it wrote, also where rows lie in a cache or are kept as they were read.
+TEST(EqualityTest, RowsOfSmallTypesOfAWorkerAloneAreThePlainLoopUnderEveryPolicy) {
+  const char* const kTypes[] = {" row_dtype: BF16 state_dtype: BF16 ", " row_dtype: F16 ",
+                                " row_dtype: INT8 ",
+                                " row_dtype: INT8 hot_rows { min_updates: 4 } "};
+  const char* const kPolicies[] = {"kind: ASP",
+                                   "kind: SSP bound: 2",
+                                   "kind: ESSP bound: 1",
+                                   "kind: ESSP bound: 2 cache_rows: 4",
+                                   "kind: DC_ASGD compensation: 0.5",
+                                   "kind: DC_ASGD compensation: 0.5 mean_square_decay: 0.9",
+                                   "kind: STALENESS_AWARE",
+                                   "kind: RINGLEADER",
+                                   "kind: RINGMASTER max_delay: 1",
+                                   "kind: DELAY_ADAPTIVE"};
+  for (const char* policy : kPolicies) {
+    for (const char* types : kTypes) {
+      SimJob job = Base("kind: ADAGRAD learning_rate: 0.1");
+      job.workers = 1;
+      job.servers = 2;
+      job.row_rules = types;
+      job.policy = policy;
+      job.dense_on_servers = true;
+      ExpectReference(job, 0, 0, TestSeed());
+    }
   }
 }
 

@@ -178,6 +178,11 @@ std::vector<Accident> RandomAccidents(const job::ResolvedJob& plan, Random* rand
   return accidents;
 }
 
+const char* const kOuterSteps[] = {
+    " outer_learning_rate: 0.7 outer_momentum: 0.5",
+    " outer_learning_rate: 0.7 outer_momentum: 0.5 outer_optimizer: DELAYED_NESTEROV",
+    " outer_learning_rate: 0.7 outer_momentum: 0.5 outer_optimizer: HELOCO"};
+
 // A random job. Some jobs are reproducible. Some have tables on workers, replicas with sync rounds,
 // or train.keep_best.
 SimJob RandomJobOfLives(Random* random) {
@@ -191,8 +196,11 @@ SimJob RandomJobOfLives(Random* random) {
   if (kind > 0.25 && kind < 0.5) {
     job.dense_on_servers = false;
     job.dense_policy.clear();
-    job.dense = absl::StrCat("synchroniser: ", random->Bernoulli(0.5) ? "EASGD" : "LOCAL_SGD",
-                             " local_steps { sync_every: ", 1 + random->Uniform(4), " } ");
+    const bool elastic = random->Bernoulli(0.5), outer = !elastic && random->Bernoulli(0.5);
+    job.dense =
+        absl::StrCat("synchroniser: ", elastic ? "EASGD" : "LOCAL_SGD",
+                     " local_steps { sync_every: ", 1 + random->Uniform(4),
+                     outer ? kOuterSteps[random->Uniform(std::size(kOuterSteps))] : "", " } ");
     for (std::string* policy : {&job.policy, &job.second_policy}) {
       if (absl::StrContains(*policy, "BACKUP")) *policy = "kind: ASP";
     }
@@ -367,6 +375,8 @@ TEST_F(SynchronousLivesTest, ARunMayResumeOnOtherServers) {
   for (const char* policy : {"kind: BSP", "kind: FIXED_DELAY delay: 2"}) {
     for (Case& one : cases_) {
       one.job.policy = policy;
+      const bool delayed = absl::StrContains(policy, "delay");
+      one.job.dense_optimizer = delayed && one.job.dense_on_servers ? "error_feedback: 2" : "";
       const Ending undisturbed = Undisturbed(one.job, one.options);
       SimJob few = one.job, many = one.job;
       few.servers = few.ranges_per_shard = 1;

@@ -14,6 +14,7 @@
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
 #include "worker/dense/dense_parameters.h"
+#include "worker/dense/local_sgd.h"
 
 namespace tandem {
 namespace {
@@ -129,6 +130,7 @@ class PlainLoop {
     const bool delayed = local_.outer_optimizer() == LocalSteps::DELAYED_NESTEROV;
     const int64_t rounds = delayed ? local_.momentum_rounds() : 1;
     const int64_t round = outer_steps_++ % rounds;
+    std::vector<float> moved(common_.size());
     for (size_t i = 0; i < common_.size(); ++i) {
       float sum = 0, weights = 0;
       for (size_t r = 0; r < brought.size(); ++r) {
@@ -139,14 +141,25 @@ class PlainLoop {
         weights += weight;
       }
       float model = sum / weights;
+      if (local_.outer_optimizer() == LocalSteps::HELOCO) {
+        moved[i] = common_[i] - model;
+        continue;
+      }
       if (rate != 1 || momentum != 0) {
         const float delta = (common_[i] - model) / static_cast<float>(rounds);
         velocity_[i] = (round == 0 ? momentum : 1) * velocity_[i] + delta;
         model = common_[i] - rate * (delta + (round == rounds - 1 ? momentum : 0) * velocity_[i]);
       }
       common_[i] = model;
-      for (auto& dense : replicas_) dense->values()[i] = model;
     }
+    // Unit tests check HeLoCo's formula. The toy model has no shapes, so it is one tensor.
+    if (local_.outer_optimizer() == LocalSteps::HELOCO) {
+      const collectives::Piece all = {0, static_cast<int64_t>(common_.size())};
+      worker::LocalSgd::OuterOf(plan_).Step(moved, 1, {&all, 1}, absl::MakeSpan(velocity_),
+                                            absl::MakeSpan(common_));
+    }
+    for (auto& dense : replicas_)
+      std::copy(common_.begin(), common_.end(), dense->values().begin());
   }
 
   const job::ResolvedJob& plan_;
@@ -158,6 +171,9 @@ class PlainLoop {
   int64_t steps_ = 0, sync_rounds_ = 0, outer_steps_ = 0;
   bool policies_tell_ = false;
 };
+
+const char* const kOuterOptimizers[] = {"", " outer_optimizer: DELAYED_NESTEROV",
+                                        " outer_optimizer: HELOCO"};
 
 SimJob RandomJob(Random* random) {
   const auto up_to = [&](uint64_t most) { return static_cast<int>(random->Uniform(most + 1)); };
@@ -188,7 +204,7 @@ SimJob RandomJob(Random* random) {
   if (!elastic && random->Bernoulli(0.3)) absl::StrAppend(&local, " warmup_steps: ", 1 + up_to(8));
   if (!elastic && random->Bernoulli(0.4)) {
     absl::StrAppend(&local, " outer_learning_rate: 0.7 outer_momentum: 0.5",
-                    random->Bernoulli(0.5) ? " outer_optimizer: DELAYED_NESTEROV" : "");
+                    kOuterOptimizers[random->Uniform(std::size(kOuterOptimizers))]);
   }
   job.dense = absl::StrCat("synchroniser: ", elastic ? "EASGD" : "LOCAL_SGD",
                            " algorithm: DIRECT local_steps { ", local, " }");

@@ -59,6 +59,14 @@ class Reference {
     step_ = step;
     for (TableState& table : tables_) ApplyDownTo(table, 0, step);
     ApplyDownTo(*dense_, 0, step);
+    if (!dense_->optimizer->settles()) return;
+    const std::vector<float> none(job::kDenseBlockFloats);
+    for (auto& [block, row] : dense_->rows) {
+      float* const weights = row.weights.data();
+      float* const slots = row.slots.data();
+      dense_->optimizer->Apply(job::kDenseBlockFloats, 0, {.settles = true}, none, {&weights, 1},
+                               {&slots, 1});
+    }
   }
 
   // As read at the end.

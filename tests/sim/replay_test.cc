@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
@@ -66,6 +67,9 @@ SimJob RandomJob(uint64_t seed, Random* random) {
       momentum ? "kind: MOMENTUM learning_rate: 0.05" : "kind: ADAGRAD learning_rate: 0.1";
   if (job.dense_on_servers && momentum && random->Bernoulli(0.5)) {
     job.dense_policy = "kind: ORDERED_MOMENTUM";
+  }
+  if (job.dense_on_servers && absl::StrContains(job.dense_policy, "FIXED_DELAY")) {
+    job.dense_optimizer = "error_feedback: 2";
   }
   job.order = true;
   return job;

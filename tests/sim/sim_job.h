@@ -40,6 +40,7 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
+  std::string dense_optimizer;  // more settings, of the optimizer of dense parameters alone
   // Optimizer::catch_up of tables "a" and "b".
   bool catch_up = false, second_catch_up = false;
   std::string placement;      // of tables; none: SERVERS
@@ -59,14 +60,15 @@ struct SimJob {
                         frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
   }
   std::string DenseText() const {
-    return absl::StrCat(
-        "dense { optimizer { ", optimizer, " } ", dense.empty() ? "synchroniser: " : "",
-        !dense.empty()     ? dense
-        : dense_on_servers ? "SERVERS "
-                           : absl::StrCat("ALLREDUCE algorithm: ", algorithm, " "),
-        dense_on_servers && !dense_policy.empty() ? absl::StrCat("policy { ", dense_policy, " } ")
-                                                  : "",
-        "}\n");
+    return absl::StrCat("dense { optimizer { ", optimizer, " ", dense_optimizer, " } ",
+                        dense.empty() ? "synchroniser: " : "",
+                        !dense.empty()     ? dense
+                        : dense_on_servers ? "SERVERS "
+                                           : absl::StrCat("ALLREDUCE algorithm: ", algorithm, " "),
+                        dense_on_servers && !dense_policy.empty()
+                            ? absl::StrCat("policy { ", dense_policy, " } ")
+                            : "",
+                        "}\n");
   }
   std::string Text() const {
     return absl::StrCat(

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
@@ -50,6 +51,7 @@ class OneWeight {
     return weight;
   }
   int64_t version() const { return range_->progress().version; }
+  void FinishDelayed() { range_->FinishDelayed(); }
 
   // Worker `rank` reads the weight for `step`.
   float Read(int rank, int64_t step) {
@@ -119,15 +121,10 @@ TEST(StabilityTest, PlainSgdStopsConvergingWhereTheFormulaSays) {
   }
 }
 
-// The largest root, by its modulus, of the polynomial of w(c+1) = (1 + m) w(c) - m w(c-1) - step
-// w(c-delay), all roots at once by the iteration of Durand and Kerner.
-double LargestRoot(double momentum, int delay, double step) {
-  const size_t degree = static_cast<size_t>(std::max(delay + 1, 2));
-  std::vector<double> coefficients(degree + 1, 0);  // of z^degree, z^(degree - 1), ...
-  coefficients[0] = 1;
-  coefficients[1] -= 1 + momentum;
-  coefficients[2] += momentum;
-  coefficients[static_cast<size_t>(delay) + 1] += step;
+// The largest root, by its modulus, of a polynomial with the coefficients of z^degree, z^(degree -
+// 1), ..., 1, the first of which is 1: all roots at once by the iteration of Durand and Kerner.
+double LargestRoot(const std::vector<double>& coefficients) {
+  const size_t degree = coefficients.size() - 1;
   std::vector<std::complex<double>> roots;
   for (size_t i = 0; i < degree; ++i) roots.push_back(std::pow(std::complex(0.4, 0.9), i));
   for (int round = 0; round < 2000; ++round) {
@@ -146,24 +143,49 @@ double LargestRoot(double momentum, int delay, double step) {
   return largest;
 }
 
-// The step size at which the largest root leaves the unit circle.
-double LimitOfRoots(double momentum, int delay) {
+// The step size at which the largest root of polynomial(step size) leaves the unit circle.
+double LimitOfRoots(absl::FunctionRef<std::vector<double>(double)> polynomial) {
   double stable = 0, unstable = 4;
   while (unstable - stable > 1e-9) {
     const double step = (stable + unstable) / 2;
-    (LargestRoot(momentum, delay, step) < 1 ? stable : unstable) = step;
+    (LargestRoot(polynomial(step)) < 1 ? stable : unstable) = step;
   }
   return stable;
 }
 
+// The limit for w(c+1) = (1 + m) w(c) - m w(c-1) - step w(c-delay).
+double LimitOfMomentum(double momentum, int delay) {
+  return LimitOfRoots([&](double step) {
+    std::vector<double> coefficients(static_cast<size_t>(std::max(delay + 1, 2)) + 1, 0);
+    coefficients[0] = 1;
+    coefficients[1] -= 1 + momentum;
+    coefficients[2] += momentum;
+    coefficients[static_cast<size_t>(delay) + 1] += step;
+    return coefficients;
+  });
+}
+
+// The limit for w(c+1) = w(c) - step (2 w(c-delay) - w(c-2 delay)).
+double LimitOfErrorFeedback(int delay) {
+  return LimitOfRoots([&](double step) {
+    std::vector<double> coefficients(static_cast<size_t>(2 * delay) + 2, 0);
+    coefficients[0] = 1;
+    coefficients[1] -= 1;
+    coefficients[static_cast<size_t>(delay) + 1] += 2 * step;
+    coefficients[static_cast<size_t>(2 * delay) + 1] -= step;
+    return coefficients;
+  });
+}
+
 TEST(StabilityTest, TheRootsAgreeWithTheFormulaAndWithPublishedLimits) {
   for (const int delay : {0, 1, 2, 4, 8, 16}) {
-    EXPECT_NEAR(LimitOfRoots(0, delay), 2 * std::sin(M_PI / (2 * (2 * delay + 1))), 1e-6) << delay;
+    EXPECT_NEAR(LimitOfMomentum(0, delay), 2 * std::sin(M_PI / (2 * (2 * delay + 1))), 1e-6)
+        << delay;
   }
   const double published[][2] = {{0, 3.8},   {1, .1},    {2, .0512},
                                  {4, .0265}, {8, .0139}, {16, .0075}};
   for (const auto& [delay, limit] : published) {
-    EXPECT_NEAR(LimitOfRoots(0.9, static_cast<int>(delay)), limit, 5e-5) << delay;
+    EXPECT_NEAR(LimitOfMomentum(0.9, static_cast<int>(delay)), limit, 5e-5) << delay;
   }
 }
 
@@ -176,10 +198,72 @@ TEST(StabilityTest, MomentumMakesDelayMuchWorse) {
     momentum.set_momentum(mu);
     for (const int delay : {0, 1, 2, 4, 8, 16}) {
       SCOPED_TRACE(absl::StrCat("momentum ", mu));
-      ExpectLimit(momentum, delay, LimitOfRoots(mu, delay));
+      ExpectLimit(momentum, delay, LimitOfMomentum(mu, delay));
     }
   }
-  EXPECT_NEAR(LimitOfRoots(0.9, 0) / LimitOfRoots(0.9, 1), 38, 0.01);
+  EXPECT_NEAR(LimitOfMomentum(0.9, 0) / LimitOfMomentum(0.9, 1), 38, 0.01);
+}
+
+// Error feedback lowers the limit: with a delay of one from 1 to the inverse of the golden ratio.
+TEST(StabilityTest, ErrorFeedbackStopsConvergingWhereItsRootsSay) {
+  EXPECT_NEAR(LimitOfErrorFeedback(1), (std::sqrt(5) - 1) / 2, 1e-6);
+  for (const int delay : {1, 2, 4, 8}) {
+    Optimizer sgd;
+    sgd.set_kind(Optimizer::SGD);
+    sgd.set_error_feedback(delay);
+    ExpectLimit(sgd, delay, LimitOfErrorFeedback(delay));
+  }
+}
+
+// Well below the limit, the distance to a run without delay is of second order in the step size.
+// Without error feedback it is of first order.
+TEST(StabilityTest, ErrorFeedbackHidesTheDelay) {
+  const auto after = [](int delay, bool feedback, double step_size) {
+    Optimizer sgd;
+    sgd.set_kind(Optimizer::SGD);
+    sgd.set_learning_rate(step_size);
+    if (feedback) sgd.set_error_feedback(delay);
+    Policy fixed_delay;
+    fixed_delay.set_kind(Policy::FIXED_DELAY);
+    fixed_delay.set_delay(delay);
+    OneWeight weight(sgd, fixed_delay, /*workers=*/1);
+    for (int64_t step = 0; step < 30; ++step) weight.Push(0, step, step, weight.Weight());
+    return double{weight.Weight()};
+  };
+  const auto distance = [&](int delay, bool feedback, double step_size) {
+    return std::abs(after(delay, feedback, step_size) / after(0, false, step_size) - 1);
+  };
+  for (const int delay : {1, 2, 4}) {
+    SCOPED_TRACE(delay);
+    EXPECT_NEAR(distance(delay, false, 0.002) / distance(delay, false, 0.001), 2, 0.1);
+    EXPECT_NEAR(distance(delay, true, 0.002) / distance(delay, true, 0.001), 4, 0.3);
+    EXPECT_LT(distance(delay, true, 0.002), 0.02 * distance(delay, false, 0.002));
+  }
+}
+
+// When the queue has been applied, every update has counted once.
+TEST(StabilityTest, ErrorFeedbackEndsWithEachUpdateOnce) {
+  for (const int delay : {1, 3}) {
+    Optimizer sgd;
+    sgd.set_kind(Optimizer::SGD);
+    sgd.set_learning_rate(0.1);
+    sgd.set_error_feedback(delay);
+    Policy fixed_delay;
+    fixed_delay.set_kind(Policy::FIXED_DELAY);
+    fixed_delay.set_delay(delay);
+    OneWeight weight(sgd, fixed_delay, /*workers=*/1);
+    double want = 1;
+    for (int64_t step = 0; step < 20; ++step) {
+      const float gradient = weight.Weight();
+      want -= 0.1 * gradient;
+      weight.Push(0, step, step, gradient);
+    }
+    EXPECT_GT(std::abs(weight.Weight() - want), 1e-3);
+    weight.FinishDelayed();
+    EXPECT_NEAR(weight.Weight(), want, 1e-6);
+    weight.FinishDelayed();  // once more
+    EXPECT_NEAR(weight.Weight(), want, 1e-6);
+  }
 }
 
 // ---- asynchrony -------------------------------------------------------------------------------

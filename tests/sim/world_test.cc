@@ -69,7 +69,8 @@ SimJob RandomSyncRoundsJob(Random* random) {
       random->Bernoulli(0.5) ? absl::StrCat(" grace_seconds: ", 0.04 * random->NextDouble()) : "",
       random->Bernoulli(0.5) ? " outer_learning_rate: 0.7 outer_momentum: 0.9" : "");
   if (absl::StrContains(job.dense, "outer_momentum") && random->Bernoulli(0.5)) {
-    absl::StrAppend(&job.dense, " outer_optimizer: DELAYED_NESTEROV");
+    absl::StrAppend(&job.dense,
+                    " outer_optimizer: ", random->Bernoulli(0.5) ? "DELAYED_NESTEROV" : "HELOCO");
   }
   absl::StrAppend(&job.dense, " } ");
   return job;

@@ -158,10 +158,11 @@ void WarnOfDelay(const job::ResolvedJob& plan, std::vector<std::string>* out) {
   const Optimizer& optimizer = plan.job.dense().optimizer();
   out->push_back(absl::StrFormat(
       "dense %s: its updates are applied %.3g updates late, so plain SGD is stable only up to %.3g "
-      "of the learning rate that is stable without delay%s (docs/POLICIES.md); dense.synchroniser "
-      "ALLREDUCE has no delay",
+      "of the learning rate that is stable without delay%s%s (docs/POLICIES.md); "
+      "dense.synchroniser ALLREDUCE has no delay",
       job::PolicyName(policy), delay, StableShare(delay),
-      optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
+      optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : "",
+      optimizer.error_feedback() > 0 ? ", and with error_feedback less still" : ""));
 }
 
 std::string NameOf(const Strategy& strategy) {

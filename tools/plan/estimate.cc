@@ -278,13 +278,14 @@ void AddMemory(const Facts& facts, const Strategy& strategy, Estimate* out) {
     if (place == Table::REPLICATED) out->worker_memory += bytes;
   }
   const double dense = facts.dense_parameters * facts.dense_bytes_a_parameter;
-  if (strategy.dense == Table::SERVERS) out->server_memory += dense / strategy.servers;
+  const double extra = strategy.kept_models * DenseBytes(facts);
+  if (strategy.dense == Table::SERVERS) out->server_memory += (dense + extra) / strategy.servers;
   // With a sharded optimizer each worker keeps one share of the optimizer state.
   const double kept = facts.dense_slots_dealt && strategy.dense == Table::REPLICATED
                           ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
                           : dense;
-  out->worker_memory += strategy.dense == Table::SERVERS ? DenseBytes(facts) : kept;
-  out->worker_memory += strategy.kept_models * DenseBytes(facts);
+  // Each worker has the state of the optimizer, too, if servers step: worker 0 assigns it to them.
+  out->worker_memory += kept + extra;
   if (!strategy.quorum.has_value()) return;
   // Sums by quorum: the model that they update, and two gradients in flight. Sync rounds by quorum:
   // the common model, the model of the sums and its velocity, and three movements in flight.
@@ -301,6 +302,7 @@ std::string NameOf(Dense::Algorithm algorithm) {
 Dense FitFor(Table::Placement place, const Dense& dense) {
   Dense fit = dense;
   fit.clear_local_steps();
+  fit.mutable_optimizer()->clear_error_feedback();  // no strategy has a delay
   fit.clear_quorum();
   fit.clear_quorum_bound();
   // rules and calibration choose an algorithm, but the strategy has one already
@@ -508,9 +510,11 @@ std::vector<Strategy> StrategiesOf(const Facts& facts) {
 namespace {
 
 // EASGD keeps its centre. LOCAL_SGD with an outer step keeps the common model and its velocity.
+// Error feedback keeps the last updates.
 int KeptModels(const job::ResolvedJob& plan) {
   const Dense::Synchroniser synchroniser = plan.job.dense().synchroniser();
   if (synchroniser == Dense::EASGD) return 1;
+  if (synchroniser == Dense::SERVERS) return plan.job.dense().optimizer().error_feedback();
   return synchroniser == Dense::LOCAL_SGD && !worker::LocalSgd::OuterOf(plan).is_average() ? 2 : 0;
 }
 

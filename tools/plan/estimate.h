@@ -52,8 +52,8 @@ struct Strategy {
   // Tables are at several places, each at TableFacts::place. `tables` is SERVERS then if a table
   // is on servers. Proposed strategies are never mixed.
   bool mixed = false;
-  // Models that each worker keeps in addition to its own, such as the centre of EASGD. Only for
-  // sync rounds that wait for all workers.
+  // Models that each worker keeps in addition to its own, such as the centre of EASGD. If dense
+  // parameters are on servers, the servers keep them as well. Not for sync rounds by quorum.
   int kept_models = 0;
 
   friend bool operator==(const Strategy&, const Strategy&) = default;

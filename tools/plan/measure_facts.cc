@@ -119,7 +119,9 @@ absl::StatusOr<Facts> MeasureFacts(const job::ResolvedJob& plan, const Assumed& 
   facts.dense_parameters = BringsModel(plan) ? assumed.dense_parameters
                                              : static_cast<double>(job::MaxDenseParameters(plan));
   constexpr int kBlock = 1024;
-  TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(plan.job.dense().optimizer(), kBlock));
+  Optimizer optimizer = plan.job.dense().optimizer();
+  optimizer.clear_error_feedback();  // its models are in Strategy::kept_models
+  TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(optimizer, kBlock));
   facts.dense_bytes_a_parameter = sizeof(float) * (1 + dense_slots / kBlock);
   AddWire(plan.job.dense(), &facts);
   for (const job::TablePlan& table : plan.tables) {

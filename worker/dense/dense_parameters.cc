@@ -11,17 +11,25 @@ namespace tandem::worker {
 
 namespace {
 
-std::vector<optim::MatrixPlace> MatricesOf(
-    absl::Span<const server::CheckpointParameter> parameters) {
-  std::vector<optim::MatrixPlace> matrices;
+std::vector<collectives::Piece> PlacesOf(absl::Span<const server::CheckpointParameter> parameters) {
+  std::vector<collectives::Piece> places;
   int64_t offset = 0;
   for (const server::CheckpointParameter& parameter : parameters) {
     int64_t size = 1;
     for (const int64_t extent : parameter.shape) size *= extent;
-    if (parameter.shape.size() == 2 && size > 0) {
-      matrices.push_back({offset, parameter.shape[0], parameter.shape[1]});
-    }
+    places.push_back({offset, size});
     offset += size;
+  }
+  return places;
+}
+
+std::vector<optim::MatrixPlace> MatricesOf(absl::Span<const server::CheckpointParameter> parameters,
+                                           absl::Span<const collectives::Piece> places) {
+  std::vector<optim::MatrixPlace> matrices;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const std::vector<int64_t>& shape = parameters[i].shape;
+    if (shape.size() != 2 || places[i].count == 0) continue;
+    matrices.push_back({places[i].begin, shape[0], shape[1]});
   }
   return matrices;
 }
@@ -36,21 +44,26 @@ absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(
         "dense.optimizer.kind: MUON needs the shapes of the parameters, and this model has none; "
         "use ADAMW");
   }
-  TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, optim::NewRowOptimizer(optimizer, /*program_slots=*/0,
-                                                                     MatricesOf(parameters)));
+  std::vector<collectives::Piece> places = PlacesOf(parameters);
+  TANDEM_ASSIGN_OR_RETURN(
+      auto row_optimizer,
+      optim::NewRowOptimizer(optimizer, /*program_slots=*/0, MatricesOf(parameters, places)));
+  if (places.empty()) places.push_back({0, count});
   TANDEM_ASSIGN_OR_RETURN(auto schedule, optim::Schedule::New(optimizer.schedule()));
   return std::unique_ptr<DenseParameters>(
-      new DenseParameters(std::move(row_optimizer), std::move(schedule),
+      new DenseParameters(std::move(row_optimizer), std::move(schedule), std::move(places),
                           optimizer.kind() == Optimizer::PROGRAM, count));
 }
 
 DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer,
-                                 std::unique_ptr<optim::Schedule> schedule, bool is_program,
+                                 std::unique_ptr<optim::Schedule> schedule,
+                                 std::vector<collectives::Piece> parameters, bool is_program,
                                  int64_t count)
     : optimizer_(std::move(optimizer)),
       schedule_(std::move(schedule)),
       count_(count),
       slots_per_block_(optimizer_->slots_per_row(job::kDenseBlockFloats)),
+      parameters_(std::move(parameters)),
       is_program_(is_program) {
   const int64_t blocks = (count + job::kDenseBlockFloats - 1) / job::kDenseBlockFloats;
   kept_ = {0, blocks};
@@ -149,6 +162,13 @@ absl::Status DenseParameters::Load(const server::RangeImage& image) {
   }
   std::copy(image.slots.begin(), image.slots.end(), slots_.begin());
   return absl::OkStatus();
+}
+
+void DenseParameters::ForgetUpdatesInFlight() {
+  if (!optimizer_->settles()) return;
+  const std::vector<float> loaded = values_, none(values_.size());
+  optimizer_->Apply(job::kDenseBlockFloats, 0, {.settles = true}, none, value_rows_, slot_rows_);
+  std::copy(loaded.begin(), loaded.end(), values_.begin());
 }
 
 }  // namespace tandem::worker

@@ -27,9 +27,9 @@ namespace tandem::worker {
 
 class DenseParameters {
  public:
-  // `count` floats, all zero until they are set. `parameters`: what lies in them, one after
-  // another; required for MUON, whose matrices are the parameters with two dimensions.
-  // INVALID_ARGUMENT if MUON gets none.
+  // `count` floats, all zero until they are set. `parameters`: the tensors that they are, in order;
+  // without them, all floats are one tensor. Required for MUON, whose matrices are the tensors with
+  // two dimensions. INVALID_ARGUMENT if MUON gets none.
   static absl::StatusOr<std::unique_ptr<DenseParameters>> New(
       const Optimizer& optimizer, int64_t count,
       absl::Span<const server::CheckpointParameter> parameters = {});
@@ -38,6 +38,9 @@ class DenseParameters {
   int64_t blocks() const { return static_cast<int64_t>(block_keys_.size()); }
   absl::Span<float> values() { return absl::MakeSpan(values_).first(count_); }
   absl::Span<const float> values() const { return absl::MakeSpan(values_).first(count_); }
+
+  // Where each parameter tensor lies in values(), in their order.
+  absl::Span<const collectives::Piece> parameters() const { return parameters_; }
 
   // Whole blocks, the last one padded with zeros: [blocks, kDenseBlockFloats].
   absl::Span<float> padded() { return absl::MakeSpan(values_); }
@@ -81,15 +84,20 @@ class DenseParameters {
   std::string EncodeFile() const;
   // If the file is of another optimizer, the optimizer state keeps its initial values.
   absl::Status Load(const server::RangeImage& image);
+  // After Load, if the updates in flight were lost: no settling (RowOptimizer::settles) will change
+  // the values that were loaded.
+  void ForgetUpdatesInFlight();
 
  private:
   DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer,
-                  std::unique_ptr<optim::Schedule> schedule, bool is_program, int64_t count);
+                  std::unique_ptr<optim::Schedule> schedule,
+                  std::vector<collectives::Piece> parameters, bool is_program, int64_t count);
 
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
   const std::unique_ptr<optim::Schedule> schedule_;  // null: the learning rate is constant
   const int64_t count_;
   const int slots_per_block_;
+  const std::vector<collectives::Piece> parameters_;
   const bool is_program_;  // the optimizer is PROGRAM
   Program program_;
   std::function<uint64_t()> digest_;

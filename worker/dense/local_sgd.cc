@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "worker/dense/heloco.h"
+
 namespace tandem::worker {
 
 std::unique_ptr<DenseReduction> LocalSgd::New(const job::ResolvedJob& plan, int rank,
@@ -17,11 +19,22 @@ LocalSgd::Outer LocalSgd::OuterOf(const job::ResolvedJob& plan) {
   if (local.outer_optimizer() == tandem::LocalSteps::DELAYED_NESTEROV) {
     outer.momentum_rounds = local.momentum_rounds();
   }
+  if (local.outer_optimizer() == tandem::LocalSteps::HELOCO) outer.heloco = local.heloco();
   return outer;
 }
 
-void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor, absl::Span<float> state,
+void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor,
+                           absl::Span<const collectives::Piece> parameters, absl::Span<float> state,
                            absl::Span<float> common) const {
+  if (heloco.has_value()) {
+    for (const collectives::Piece& parameter : parameters) {
+      const auto at = static_cast<size_t>(parameter.begin);
+      const auto count = static_cast<size_t>(parameter.count);
+      HeLoCoStep(moved.subspan(at, count), factor, state.subspan(at, count),
+                 common.subspan(at, count));
+    }
+    return;
+  }
   const auto rounds = static_cast<float>(momentum_rounds);
   const float before = momentum_rounds > 1 ? state.back() : 0;
   const bool last = before + 1 == rounds;
@@ -32,6 +45,20 @@ void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor, absl::Sp
     common[i] -= learning_rate * (delta + ahead * state[i]);
   }
   if (momentum_rounds > 1) state.back() = last ? 0 : before + 1;
+}
+
+void LocalSgd::Outer::HeLoCoStep(absl::Span<const float> moved, float factor,
+                                 absl::Span<float> velocity, absl::Span<float> common) const {
+  std::vector<float> delta(moved.begin(), moved.end());
+  for (float& element : delta) element *= factor;
+  const CorrectedMovement corrected = CorrectMovement(*heloco, delta, velocity);
+  const float gain = 1 - momentum;
+  for (size_t i = 0; i < delta.size(); ++i) {
+    const auto step =
+        static_cast<float>(corrected.of_movement * delta[i] + corrected.of_velocity * velocity[i]);
+    velocity[i] = momentum * velocity[i] + gain * step;
+    common[i] -= learning_rate * (step + momentum * velocity[i]);
+  }
 }
 
 LocalSgd::LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer)
@@ -57,7 +84,7 @@ void LocalSgd::TakeSyncRound(const SyncRound& sync_round) {
   if (outer_.is_average()) return;
   const absl::Span<float> common = absl::MakeSpan(common_).first(values.size());
   for (size_t i = 0; i < values.size(); ++i) values[i] = common[i] - values[i];
-  outer_.Step(values, 1, absl::MakeSpan(state_), common);
+  outer_.Step(values, 1, dense().parameters(), absl::MakeSpan(state_), common);
   std::copy(common.begin(), common.end(), values.begin());
 }
 

@@ -23,6 +23,11 @@
 // After N sync rounds the common model has thus taken one step of the formula above with their
 // mean. With N = 1 the two formulas are the same, to the bit.
 //
+// With HeLoCo (heloco.h) the delta of each parameter tensor is corrected first, and the velocity is
+// a running mean:
+//
+//   v = momentum * v + (1 - momentum) * corrected;  common -= rate * (corrected + momentum * v)
+//
 // Between sync rounds a checkpoint contains the average of the replicas, weighted as at a sync
 // round, without an outer step. The average costs the checkpoint one all-reduce and changes no
 // replica.
@@ -34,6 +39,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "collectives/schedules/schedule.h"
 #include "worker/dense/local_steps.h"
 
 namespace tandem::worker {
@@ -43,16 +51,23 @@ class LocalSgd final : public LocalSteps {
   struct Outer {
     float learning_rate = 1, momentum = 0;
     int64_t momentum_rounds = 1;  // N above; at most 2^20, which a float holds exactly
+    absl::optional<HeLoCo> heloco = absl::nullopt;
     bool is_average() const { return learning_rate == 1 && momentum == 0; }
     // Floats of the state of an outer step, all 0 at first: the velocity of `parameters`, and with
     // N above 1 the number of sync rounds since the momentum last entered.
     size_t StateSize(size_t parameters) const { return parameters + (momentum_rounds > 1 ? 1 : 0); }
     // One outer step. `moved` says how far the mean of the replicas has moved: `delta` above is
     // factor * moved[i]. `common` and `moved` have the same length, at most the parameters of the
-    // state. Not inline, because local_sgd.cc is built without fused multiply-add and its callers
-    // are not.
-    void Step(absl::Span<const float> moved, float factor, absl::Span<float> state,
+    // state. `parameters`: where each tensor lies in `common`. Not inline, because local_sgd.cc is
+    // built without fused multiply-add and its callers are not.
+    void Step(absl::Span<const float> moved, float factor,
+              absl::Span<const collectives::Piece> parameters, absl::Span<float> state,
               absl::Span<float> common) const;
+
+   private:
+    // The step of one parameter tensor, corrected by HeLoCo.
+    void HeLoCoStep(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
+                    absl::Span<float> common) const;
   };
   static Outer OuterOf(const job::ResolvedJob& plan);
   static std::unique_ptr<DenseReduction> New(const job::ResolvedJob& plan, int rank,

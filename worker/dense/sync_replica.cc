@@ -40,7 +40,8 @@ SyncReplica::SyncReplica(DenseParameters& dense, const Options& options)
 std::unique_ptr<DenseParameters> SyncReplica::NewModel() {
   std::unique_ptr<DenseParameters> model = NewCommon(*common_);
   model->set_program([this, values = model->padded()](absl::Span<const float> moved, float factor) {
-    options_.outer.Step(moved, factor, absl::MakeSpan(outer_state_), values.first(moved.size()));
+    options_.outer.Step(moved, factor, dense_.parameters(), absl::MakeSpan(outer_state_),
+                        values.first(moved.size()));
   });
   return model;
 }

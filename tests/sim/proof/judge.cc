@@ -31,7 +31,7 @@ Judge::Judge(const job::ResolvedJob& plan, const ToyModel& model, Options option
   }
   if (!job::SumsByQuorum(plan.job)) return;
   QuorumJudge::Options quorum = QuorumJudge::OptionsOf(plan);
-  quorum.values = options_.explain;
+  quorum.values = quorum.values && options_.explain;
   quorum_ = std::make_unique<QuorumJudge>(model, quorum, options_.fail);
 }
 

@@ -30,6 +30,7 @@ QuorumJudge::Options QuorumJudge::OptionsOf(const job::ResolvedJob& plan) {
   if (dense.local_steps().outer_optimizer() == LocalSteps::DELAYED_NESTEROV) {
     options.momentum_rounds = dense.local_steps().momentum_rounds();
   }
+  options.values = dense.local_steps().outer_optimizer() != LocalSteps::HELOCO;
   return options;
 }
 

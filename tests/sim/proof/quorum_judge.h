@@ -38,7 +38,9 @@ class QuorumJudge final : public sim::SumObserver {
   using Fail = std::function<void(const std::string& what)>;
   struct Options {
     int64_t bound = 1;
-    bool values = true;  // check values; needs SGD with learning rate 1
+    // Check values; needs SGD with learning rate 1, and an outer step that takes each parameter by
+    // itself.
+    bool values = true;
     bool sync_rounds = false;
     int64_t every = 1;                          // steps from one sync round to the next
     double outer_rate = 1, outer_momentum = 0;  // of the outer step that applies a sum

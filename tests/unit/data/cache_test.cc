@@ -198,6 +198,12 @@ TEST_F(CacheRefusalTest, ACacheThatIsMissing) {
   ASSERT_TRUE(Make().ok());
   EXPECT_TRUE(Read().ok()) << Read();
   EXPECT_TRUE(data::CheckData(plan_).ok()) << data::CheckData(plan_);
+  setenv("TANDEM_CACHE_TEST", dir_.Path("").c_str(), 1);
+  data().set_cache("$TANDEM_CACHE_TEST/.");
+  EXPECT_TRUE(Read().ok()) << Read();
+  unsetenv("TANDEM_CACHE_TEST");
+  ExpectOneLine(Read(), {"data.cache: ", "$TANDEM_CACHE_TEST", "not set"});
+  data().set_cache(dir_.Path("."));
   std::filesystem::remove(path_);
   data().set_score_only(true);  // scores are of the text
   data().add_test(text_);

@@ -627,6 +627,12 @@ INSTANTIATE_TEST_SUITE_P(
                             "sync_every: 4 outer_momentum: 0.9 outer_optimizer: DELAYED_NESTEROV "
                             "momentum_rounds: -1"),
                       "dense.local_steps.momentum_rounds: -1, must be 1 to 1048576"},
+        Contradiction{Local("LOCAL_SGD", "sync_every: 4 outer_momentum: 0.9 heloco { turn: 0 }"),
+                      "dense.local_steps.heloco: only for outer_optimizer HELOCO; leave it out"},
+        Contradiction{Local("LOCAL_SGD",
+                            "sync_every: 4 outer_momentum: 0.9 outer_optimizer: HELOCO "
+                            "heloco { keep_cosine: 2 }"),
+                      "dense.local_steps.heloco.keep_cosine: 2, must be 0 to 1"},
         Contradiction{Local("EASGD", "sync_every: 4 outer_optimizer: NESTEROV"),
                       "dense.local_steps.outer_optimizer: only for LOCAL_SGD, and the synchroniser "
                       "is EASGD"},
@@ -877,6 +883,24 @@ INSTANTIATE_TEST_SUITE_P(
             {{"dense.optimizer", "{kind: ADAMW learning_rate: 1 step_count: TABLE}"}},
             "dense.optimizer.step_count: only for tables, since dense parameters are in "
             "each step; write table { optimizer { step_count: TABLE } }, which inherits the rest"},
+        Contradiction{{{"dense.optimizer.error_feedback", "1"}},
+                      "dense.optimizer.error_feedback: only for synchroniser SERVERS, and it is "
+                      "ALLREDUCE; leave it out"},
+        Contradiction{{{"dense.optimizer.error_feedback", "1"}, {"dense.synchroniser", "SERVERS"}},
+                      "dense.optimizer.error_feedback: only for dense.policy FIXED_DELAY, and it "
+                      "is BSP; leave it out"},
+        Contradiction{{{"dense",
+                        "{synchroniser: SERVERS policy {kind: FIXED_DELAY delay: 2} "
+                        "optimizer {learning_rate: 1 error_feedback: 1}}"}},
+                      "dense.optimizer.error_feedback: 1, but the delay of dense.policy is 2; "
+                      "make them the same"},
+        Contradiction{{{"dense",
+                        "{synchroniser: SERVERS policy {kind: FIXED_DELAY delay: 1} "
+                        "optimizer {kind: FTRL learning_rate: 1 error_feedback: 1}}"}},
+                      "dense.optimizer.error_feedback: not with FTRL, whose weights follow from "
+                      "its state alone; leave it out"},
+        Contradiction{{{"table[0].optimizer.error_feedback", "1"}},
+                      "table[0].optimizer.error_feedback: only for dense.optimizer; leave it out"},
         Contradiction{{{"dense.optimizer", "{kind: MUON learning_rate: 1}"}},
                       "table[0].optimizer: MUON is for the matrices of dense parameters, and a "
                       "table has rows; say optimizer { kind: ADAMW learning_rate: 0.001 }, or "
@@ -1522,6 +1546,10 @@ TEST(ResolveTest, WorkersThatStepByThemselvesHaveDefaults) {
   EXPECT_EQ(outer("").outer_optimizer(), LocalSteps::NESTEROV);
   EXPECT_EQ(outer("").momentum_rounds(), 0);
   EXPECT_EQ(outer(" outer_optimizer: DELAYED_NESTEROV").momentum_rounds(), 2) << "the workers";
+  EXPECT_FALSE(outer("").has_heloco());
+  const HeLoCo heloco = outer(" outer_optimizer: HELOCO heloco { turn: 0 }").heloco();
+  EXPECT_EQ(heloco.turn(), 0);
+  EXPECT_EQ(heloco.shrink(), 1);
   const job::ResolvedJob elastic =
       MustResolve(Local("EASGD", "sync_every: 8", {{"policy.kind", "ASP"}}));
   EXPECT_EQ(elastic.job.dense().local_steps().elasticity(), 0.45);

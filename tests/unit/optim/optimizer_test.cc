@@ -231,6 +231,39 @@ TEST_P(OptimizerTest, ClippingAndDecayAgreeWithTheFormulaToo) {
   for (const int dim : {1, 10, 16, 64}) EXPECT_LT(Error(config, dim, 100), 2e-5) << "dim " << dim;
 }
 
+// w -= u + (u - the u of `delay` steps ago), where u is what the optimizer alone would do.
+TEST_P(OptimizerTest, ErrorFeedbackAddsWhatALateUpdateLacked) {
+  if (GetParam() == Optimizer::FTRL) return;  // weights follow from its state alone
+  constexpr int kDim = 24, kRows = 3;
+  for (const int delay : {1, 3}) {
+    Optimizer config = Full(GetParam());
+    const auto alone = *optim::NewRowOptimizer(config);
+    config.set_error_feedback(delay);
+    const auto optimizer = *optim::NewRowOptimizer(config);
+    EXPECT_EQ(optimizer->slots_per_row(kDim), alone->slots_per_row(kDim) + delay * kDim + 1);
+    Random random(TestSeed());
+    Rows rows(*optimizer, kDim, kRows), plain(*alone, kDim, kRows);
+    for (auto& row : rows.weights) row = RandomFloats(random, kDim);
+    const std::vector<float> none(kDim * kRows, 0.0f);
+    std::vector<std::vector<float>> updates(static_cast<size_t>(delay), none);
+    for (size_t step = 0; step < 20; ++step) {
+      const std::vector<std::vector<float>> before = rows.weights;
+      plain.weights = before;
+      const std::vector<float> g = RandomFloats(random, kDim * kRows);
+      rows.Apply(*optimizer, g, 0.5f, 0, kRows);
+      plain.Apply(*alone, g, 0.5f, 0, kRows);
+      std::vector<float> update;
+      for (size_t j = 0; j < kDim * kRows; ++j) {
+        const float w = plain.weights[j / kDim][j % kDim];
+        update.push_back(before[j / kDim][j % kDim] - w);
+        ASSERT_EQ(rows.weights[j / kDim][j % kDim], w - (update[j] - updates[step][j]))
+            << "delay " << delay << ", step " << step << ", element " << j;
+      }
+      updates.push_back(update);
+    }
+  }
+}
+
 // From the float state of any step the next step is the formula's.
 TEST_P(OptimizerTest, OneStepFromTheSameStateIsThatOfTheFormula) {
   for (const int dim : {1, 3, 8, 17, 64}) {

@@ -349,6 +349,31 @@ TEST_F(RangeTest, DelayAdaptiveRatesReachEveryOptimizer) {
   EXPECT_NEAR(train(), weight, 2e-5);
 }
 
+// Rows that have moved in advance by 0 ... 999 go back at the end, once.
+TEST_F(RangeTest, TheEndSettlesEveryRow) {
+  Optimizer config;
+  config.set_kind(Optimizer::SGD);
+  config.set_learning_rate(1);
+  config.set_error_feedback(1);
+  optimizer_ = *optim::NewRowOptimizer(config);
+  table_.optimizer = optimizer_.get();
+  Use(policy_);
+  std::vector<uint64_t> keys;
+  std::vector<float> slots, want;
+  for (int i = 0; i < 1000; ++i) {
+    keys.push_back(static_cast<uint64_t>(i));
+    slots.insert(slots.end(), {static_cast<float>(i), 0});
+    want.push_back(static_cast<float>(5 + i));
+  }
+  ASSERT_TRUE(range_->store().Assign(keys, std::vector<float>(keys.size(), 5), slots).ok());
+  for (int times = 0; times < 2; ++times) {
+    range_->FinishDelayed();
+    std::vector<float> weights(keys.size());
+    range_->store().Pull(keys, absl::MakeSpan(weights));
+    EXPECT_EQ(weights, want);
+  }
+}
+
 // A row that cannot be created is an error for users in one line. The shard ends with it.
 TEST_F(RangeTest, ARowWithoutMemoryIsAnErrorWithTableRowsAndAHint) {
   Give(3, 0, 8, 1);

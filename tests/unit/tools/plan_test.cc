@@ -601,6 +601,11 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
               ElementsAre(HasSubstr(
                   "dense FIXED_DELAY(2): its updates are applied 2 updates late, so plain "
                   "SGD is stable only up to 0.309 of the learning rate")));
+  job::ResolvedJob corrected = delayed;
+  corrected.job.mutable_dense()->mutable_optimizer()->set_error_feedback(2);
+  EXPECT_THAT(
+      plan::Warnings(corrected, even),
+      ElementsAre(HasSubstr("that is stable without delay, and with error_feedback less still")));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
   // The mean of three is a third as many updates; a whole global batch at once has no delay to
   // speak of.
@@ -788,6 +793,9 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
       JobText(with, "algorithm: AUTO algorithm_rules: \"allreduce:ring\" codec { kind: SIGN }"),
       JobText(with, "sharded_optimizer: true calibration: \"costs.json\""),
       absl::StrReplaceAll(plain, {{"cluster {", "cluster { pin_servers: true"}}),
+      absl::StrReplaceAll(
+          JobText(with, "synchroniser: SERVERS policy { kind: FIXED_DELAY delay: 2 }"),
+          {{"learning_rate: 0.1", "learning_rate: 0.1 error_feedback: 2"}}),
   };
   for (const std::string& text : texts) {
     const auto parsed = job::ParseJob(text, "job.textproto", {});
@@ -917,6 +925,21 @@ TEST(OverridesTest, TheStrategyOfAJobKnowsWhatSyncRoundsKeep) {
   EXPECT_DOUBLE_EQ(memory("synchroniser: EASGD local_steps { sync_every: 8 }"), 2 * 4e6);
   EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 quorum: 2 }"),
                    memory(local + "quorum: 2 }"));
+}
+
+TEST(OverridesTest, MemoryCountsTheUpdatesOfErrorFeedback) {
+  job::ResolvedJob plan = JobWith("kind: FIXED_DELAY delay: 3", "synchroniser: SERVERS");
+  const auto estimate = [&plan] {
+    Facts facts = DenseOnly(8, 1e6);
+    facts.dense_bytes_a_parameter = 12;  // as with ADAM
+    return plan::EstimateStrategy(facts, plan::StrategyOf(plan, false));
+  };
+  const plan::Estimate without = estimate();
+  EXPECT_DOUBLE_EQ(without.worker_memory, 12e6) << "servers get their first state from a worker";
+  EXPECT_DOUBLE_EQ(without.server_memory, 12e6 / 2);
+  plan.job.mutable_dense()->mutable_optimizer()->set_error_feedback(3);
+  EXPECT_DOUBLE_EQ(estimate().worker_memory, without.worker_memory + 3 * 4e6);
+  EXPECT_DOUBLE_EQ(estimate().server_memory, without.server_memory + 3 * 4e6 / 2);
 }
 
 // Workers push gradients of frozen tables as well: 40 rows of 4 floats and 40 of 8, with their ids.

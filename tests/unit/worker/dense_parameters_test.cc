@@ -82,6 +82,14 @@ TEST(DenseParametersTest, ACheckpointOfMuonGoesOnWithItsBits) {
   EXPECT_EQ(resumed->RowsWithSlots(), straight->RowsWithSlots());
 }
 
+TEST(DenseParametersTest, ParametersLieOneAfterAnother) {
+  using collectives::Piece;
+  EXPECT_THAT(New(Optimizer::SGD)->parameters(),
+              ::testing::ElementsAre(Piece{0, 800}, Piece{800, 800}, Piece{1600, 20}));
+  const auto without = *worker::DenseParameters::New(Config(Optimizer::SGD), kFloats);
+  EXPECT_THAT(without->parameters(), ::testing::ElementsAre(Piece{0, kFloats}));
+}
+
 TEST(DenseParametersTest, MuonWithoutShapesIsRefused) {
   const auto made = worker::DenseParameters::New(Config(Optimizer::MUON), kFloats);
   EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);

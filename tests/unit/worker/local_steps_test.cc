@@ -4,6 +4,9 @@
 #include "worker/dense/local_steps.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -408,6 +411,137 @@ TEST(OuterStepTest, DelayedNesterovIsThatOfThePaper) {
         for (Plain& one : plain) one.dense->values()[i] = workers.Values(1)[i];
       }
     }
+  }
+}
+
+HeLoCo Constants() {
+  HeLoCo constants;
+  constants.set_keep_cosine(0.4);
+  constants.set_shrink(1.5);
+  constants.set_largest_shrink(0.6);
+  constants.set_turn(0.8);
+  constants.set_momentum_weight(0.7);
+  return constants;
+}
+
+using Vector = std::vector<double>;
+
+double Dot(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// a * x + b * y
+Vector Blend(double a, const Vector& x, double b, const Vector& y) {
+  Vector sum;
+  for (size_t i = 0; i < x.size(); ++i) sum.push_back(a * x[i] + b * y[i]);
+  return sum;
+}
+
+enum class Correction { kKept, kShrunk, kShrunkMost, kTurned };
+
+// The correction as the paper writes it, with unit vectors.
+Vector Corrected(const HeLoCo& constants, const Vector& d, const Vector& m, Correction* which) {
+  *which = Correction::kKept;
+  const double length = std::sqrt(Dot(d, d)), of_m = std::sqrt(Dot(m, m));
+  if (length == 0 || of_m == 0) return d;
+  const Vector none(d.size()), u = Blend(1 / length, d, 0, none), v = Blend(1 / of_m, m, 0, none);
+  const double c = Dot(u, v);
+  const double confidence = length / (length + constants.momentum_weight() * of_m);
+  if (c >= constants.keep_cosine()) return d;
+  if (c < 0) {
+    const double asked = constants.shrink() * -c * confidence;
+    *which = asked < constants.largest_shrink() ? Correction::kShrunk : Correction::kShrunkMost;
+    return Blend(1, d, -std::min(asked, constants.largest_shrink()) * c * length, v);
+  }
+  *which = Correction::kTurned;
+  const double turned = std::min(constants.turn() * (1 - c) * confidence, 1.0);
+  const Vector between = Blend(1 - turned, u, turned, v);
+  return Blend(length / std::sqrt(Dot(between, between)), between, 0, none);
+}
+
+// The velocity of a tensor that has not moved for long is almost zero.
+TEST(OuterStepTest, HeLoCoTurnsTowardsTheSmallestVelocity) {
+  worker::LocalSgd::Outer outer = {0.7f, 0.9f};
+  outer.heloco = Constants();
+  std::vector<float> common(100), velocity(100, std::numeric_limits<float>::denorm_min());
+  std::vector<float> moved(100, 0.02f);
+  for (size_t i = 0; i < 45; ++i) moved[i] = -0.02f;  // a cosine of .1
+  const collectives::Piece all = {0, 100};
+  outer.Step(moved, 1, {&all, 1}, absl::MakeSpan(velocity), absl::MakeSpan(common));
+  for (const float value : common) EXPECT_LT(std::abs(value), 1);
+  EXPECT_LT(common[0], 0);  // the velocity is positive everywhere
+}
+
+// Checks sync rounds with and without a quorum, and each tensor by itself.
+TEST(OuterStepTest, HeLoCoIsThatOfThePaper) {
+  const std::vector<server::CheckpointParameter> shapes = {
+      {"small", {100}}, {"matrix", {20, 40}}, {"none", {0}}, {"rest", {600}}};
+  worker::LocalSgd::Outer outer = {0.7f, 0.9f};
+  outer.heloco = Constants();
+  const auto dense = *worker::DenseParameters::New(Sgd(), kCount, shapes);
+  worker::SyncReplica replica(*dense, {/*every=*/1, outer});
+  const auto model = replica.NewModel();
+  Workers workers(1, Sgd(1), [&](worker::DenseParameters& values, int rank, int ranks) {
+    return std::make_unique<worker::LocalSgd>(values, OptionsOf(rank, ranks, 1), outer);
+  });
+  // Without shapes, all floats are one tensor.
+  ASSERT_EQ(workers.dense[0]->parameters().size(), 1u);
+  struct Paper {
+    std::vector<collectives::Piece> parameters;
+    Vector theta = Vector(kCount), momentum = theta;
+    std::map<Correction, int> seen;
+
+    void Step(const Vector& moved) {
+      for (const collectives::Piece& at : parameters) {
+        const auto part = [&](const Vector& of) {
+          return Vector(of.begin() + at.begin, of.begin() + at.end());
+        };
+        Correction which;
+        const Vector g = Corrected(Constants(), part(moved), part(momentum), &which);
+        ++seen[which];
+        for (size_t i = 0; i < g.size(); ++i) {
+          double& m = momentum[static_cast<size_t>(at.begin) + i];
+          m = 0.9 * m + 0.1 * g[i];
+          theta[static_cast<size_t>(at.begin) + i] -= 0.7 * (g[i] + 0.9 * m);
+        }
+      }
+    }
+  };
+  Paper by_quorum, averaging;
+  by_quorum.parameters.assign(dense->parameters().begin(), dense->parameters().end());
+  averaging.parameters = {{0, kCount}};
+  for (int64_t i = 0; i < kCount; ++i) averaging.theta[i] = workers.Values(0)[i];
+  Random random(3);
+  std::vector<float> padded(dense->padded().size());
+  for (int64_t round = 0; round < 40; ++round) {
+    Vector moved(kCount);
+    const double along = 2 * random.NextDouble() - 1;  // the velocity; negative: against it
+    for (size_t i = 0; i < moved.size(); ++i) {
+      moved[i] = 0.5 * random.Normal() + 4 * along * by_quorum.momentum[i];
+      padded[i] = 4 * static_cast<float>(moved[i]);
+      moved[i] = padded[i] / 4.0;
+    }
+    model->Apply(padded, 0.25f);
+    by_quorum.Step(moved);
+    for (size_t i = 0; i < moved.size(); ++i) {
+      ASSERT_NEAR(model->values()[i], by_quorum.theta[i], 2e-5) << round << " " << i;
+    }
+    if (round >= 10) continue;  // further on, the replica's path is chaotic
+    // The replica's own step is its movement.
+    std::vector<float> gradient(padded.size() + 1);
+    Workers::Gradient(round, 0, kBatch, workers.dense[0]->values(), &gradient);
+    for (size_t i = 0; i < moved.size(); ++i) moved[i] = gradient[i] / double{kBatch};
+    workers.Step(round, {kBatch});
+    averaging.Step(moved);
+    for (size_t i = 0; i < moved.size(); ++i) {
+      ASSERT_NEAR(workers.Values(0)[i], averaging.theta[i], 1e-6) << round << " " << i;
+    }
+  }
+  for (const Correction which :
+       {Correction::kKept, Correction::kShrunk, Correction::kShrunkMost, Correction::kTurned}) {
+    EXPECT_GE(by_quorum.seen[which], 5) << static_cast<int>(which);
   }
 }
 
