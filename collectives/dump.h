@@ -8,8 +8,8 @@
 //   {"number": 417, "primitive": "allreduce", "algorithm": "ring", "type": "f32", "op": "sum",
 //    "root": 0, "count": 1000, "bytes_sent": 2000, "called_us": ..., "begun_us": ...,
 //    "finished_us": ..., "failed": false, "waited_rank": 2, "waited_us": 31, "last_wait_rank": 2}
-// Times are microseconds since 1970 by the rank's own clock; null means "not yet". Rank -1 means
-// "nobody".
+// Times are microseconds since 1970 by the rank's own clock. A null means "not yet", and rank -1
+// means "nobody".
 #ifndef TANDEM_COLLECTIVES_DUMP_H_
 #define TANDEM_COLLECTIVES_DUMP_H_
 
@@ -42,8 +42,8 @@ std::string DumpText(const GroupDump& dump);
 // INVALID_ARGUMENT names the line.
 absl::StatusOr<GroupDump> ParseDump(absl::string_view text);
 
-// Writes the dump into a folder and makes the folder if needed. A reader sees the whole file or
-// none.
+// Writes the dump into a folder and makes the folder if needed. A reader sees the whole file, or
+// no file.
 absl::Status WriteDump(const std::string& folder, const GroupDump& dump);
 // Reads all dumps of a folder, ordered by group and rank. NOT_FOUND: the folder has none.
 absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder);

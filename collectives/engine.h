@@ -81,8 +81,8 @@ class CollectiveEngine {
 
   // Whether operation `number` has ended. If the engine has failed, all operations have ended.
   bool Ended(uint64_t number) const;
-  // The result of an operation: OK, or the failure of the engine that stopped it. Requires
-  // Ended(number).
+  // The result of an operation: OK, or the failure of the engine that stopped it.
+  // Requires: Ended(number).
   absl::Status Result(uint64_t number) const;
 
   int running() const { return static_cast<int>(next_ - oldest_); }
@@ -140,8 +140,8 @@ class CollectiveEngine {
   absl::Status broken_;
   uint64_t bytes_sent_ = 0;
   int queued_ = 0;  // sends that have not left, over all peers
-  // The wait of the current operation: the peer, the size of its message, and the bytes that are
-  // here.
+  // The wait of the current operation: the peer, the size of its message, and the bytes that have
+  // come so far.
   int waiting_peer_ = -1, noted_peer_ = -1;
   size_t waiting_bytes_ = 0, waiting_here_ = 0;
   absl::Time waiting_since_;

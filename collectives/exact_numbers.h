@@ -1,6 +1,6 @@
 // Exact inputs: numbers whose reduction is exact in any order. The result must match to the bit, so
-// a contribution that is dropped, doubled or swapped cannot stay unnoticed. For tests and
-// benchmarks.
+// a contribution that is dropped, doubled or swapped cannot stay unnoticed. Tests and
+// benchmarks use them.
 #ifndef TANDEM_COLLECTIVES_EXACT_NUMBERS_H_
 #define TANDEM_COLLECTIVES_EXACT_NUMBERS_H_
 

@@ -226,13 +226,13 @@ AlgorithmChoice Group::Choose(Primitive primitive, int64_t bytes) const {
   return choice;
 }
 
-// Starts one collective. `pending`: memory that the operation needs already (fused requests), or
-// null.
+// Starts one collective. `pending`: memory that the operation needs already (fused requests); may
+// be null.
 //
 // The order matters. An average changes the type and the buffers of the request, so it comes before
 // everything that looks at them: in-place, the algorithm's choice (by bytes) and the schedule.
-// Scaling for PreMulSum comes last, because only the schedule says how many elements of input there
-// are.
+// Scaling for PreMulSum comes last, because only the schedule knows the number of elements of the
+// input.
 absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingWork> pending) {
   const bool average =
       Reduces(request.primitive) && request.op == ReduceOp::kAverage && ranks() > 1;
